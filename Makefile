@@ -1,0 +1,52 @@
+# Every target sets up what it needs in .venv, from the lock file.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+BENCH := $(VENV)/.ready-bench
+
+.PHONY: help demo test test-unit lint bench lock clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
+
+demo: $(READY) ## learn a dictionary from a stream and watch it converge
+	$(BIN)/stream-ocpdl demo
+
+test: $(READY) ## all tests
+	$(BIN)/python -m pytest
+
+test-unit: $(READY) ## the tests that need no broker
+	$(BIN)/python -m pytest -m "not broker"
+
+lint: $(READY) ## ruff and mypy --strict
+	$(BIN)/ruff check --output-format concise .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(BENCH) ## measure, and write what was measured to benchmarks/results
+	$(BIN)/python -m benchmarks
+
+lock: $(READY) ## resolve the lock files anew from pyproject.toml
+	$(BIN)/pip install -q uv
+	$(BIN)/uv pip compile pyproject.toml --extra test --extra lint $(LOCK) -o requirements/dev.lock
+	$(BIN)/uv pip compile pyproject.toml --extra bench -c requirements/dev.lock $(LOCK) -o requirements/bench.lock
+LOCK := --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate -q
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "stream_ocpdl needs Python 3.11 or newer; say which: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(READY): requirements/dev.lock pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install --disable-pip-version-check -q --require-hashes -r requirements/dev.lock
+	$(BIN)/pip install --disable-pip-version-check -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(BENCH): requirements/bench.lock $(READY)
+	$(BIN)/pip install --disable-pip-version-check -q --require-hashes -r requirements/bench.lock
+	@touch $@

@@ -1,0 +1,38 @@
+"""Online nonnegative CP-dictionary learning for streams of tensors.
+
+After *Online nonnegative CP-dictionary learning for Markovian data* (Lyu, Strohmeier, Needell); labels such as
+`eq:def_Btrj` in docstrings are those of the paper's LaTeX source.
+"""
+
+from stream_ocpdl.errors import ConfigError, DataError, NumericError, OcpdlError, StateError
+from stream_ocpdl.estimator import OnlineCPDL
+from stream_ocpdl.ocpdl.constraints import NonnegativeBall, NonnegativeColumns
+from stream_ocpdl.ocpdl.diagnostics import assumption_card, stationarity
+from stream_ocpdl.ocpdl.fingerprint import fingerprint
+from stream_ocpdl.ocpdl.learner import Learner, Step
+from stream_ocpdl.ocpdl.problem import Problem
+from stream_ocpdl.ocpdl.schedules import Balanced, Constant, PowerLaw
+from stream_ocpdl.ocpdl.state import State
+from stream_ocpdl.ocpdl.workers import Workers
+
+__all__ = [
+    "Balanced",
+    "ConfigError",
+    "Constant",
+    "DataError",
+    "Learner",
+    "NonnegativeBall",
+    "NonnegativeColumns",
+    "NumericError",
+    "OcpdlError",
+    "OnlineCPDL",
+    "PowerLaw",
+    "Problem",
+    "State",
+    "StateError",
+    "Step",
+    "Workers",
+    "assumption_card",
+    "fingerprint",
+    "stationarity",
+]

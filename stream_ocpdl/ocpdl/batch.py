@@ -1,0 +1,67 @@
+"""A minibatch as the kernels want it, or a refusal that names what is wrong with it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stream_ocpdl.errors import DataError
+from stream_ocpdl.ocpdl import kernels
+from stream_ocpdl.ocpdl.arrays import Array, BigArray
+from stream_ocpdl.ocpdl.problem import Problem
+from stream_ocpdl.ocpdl.workers import SERIAL, Workers
+
+ENERGY_LIMIT = 1e200
+"""Beyond it squares and products of squares leave the range of float64."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """b tensors X (b, I₁…Iₙ): C-contiguous, writable memory, the problem's dtype, finite; and their energies ‖X_j‖²."""
+
+    X: BigArray
+    energies: Array
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    @property
+    def energy(self) -> float:
+        """Σ‖X_j‖²."""
+        return float(self.energies.sum())
+
+
+def read_batch(problem: Problem, X: Any, workers: Workers = SERIAL) -> Batch:
+    """Check and, only where the kernels need it, convert."""
+    X = _as_array(problem, X)
+    b = len(X)
+    energies, lowest = np.empty(b), np.empty(b)
+    workers.run(kernels.scan, b, X.size / b, X.reshape(b, -1), energies, lowest)
+    if not np.all(energies <= ENERGY_LIMIT):
+        _refuse(X, ~np.isfinite(X), "is not finite")
+        raise DataError(f"X has a tensor of norm above {ENERGY_LIMIT**0.5:g}; rescale the data")
+    if problem.nonnegative and not np.all(lowest >= 0):
+        _refuse(X, X < 0, "is negative, but loadings and codes are constrained to be nonnegative")
+    return Batch(X, energies)
+
+
+def _as_array(problem: Problem, X: Any) -> BigArray:
+    try:
+        array = np.asarray(X)
+    except ValueError as error:
+        raise DataError(f"X is not an array: {error}") from error
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"X has dtype {array.dtype}; real numbers are needed")
+    if array.ndim != problem.modes + 1 or array.shape[1:] != problem.shape:
+        expected = ", ".join(["b", *map(str, problem.shape)])
+        raise DataError(f"X has shape {array.shape}; a minibatch of this problem has shape ({expected})")
+    if len(array) == 0:
+        raise DataError("X is empty: a minibatch has at least one tensor")
+    with np.errstate(over="ignore"):
+        return np.require(array, problem.dtype, ["C", "A", "W"])
+
+
+def _refuse(X: BigArray, wrong: Any, what: str) -> None:
+    if wrong.any():
+        place = tuple(int(k) for k in np.argwhere(wrong)[0])
+        raise DataError(f"X[{', '.join(map(str, place))}] = {X[place]} {what}")

@@ -1,0 +1,95 @@
+"""How far the dictionary is from stationary, and which hypotheses of the theorem hold."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import isfinite
+
+from stream_ocpdl.ocpdl.aggregates import Intermediate
+from stream_ocpdl.ocpdl.problem import Problem
+from stream_ocpdl.ocpdl.quadratic import residual
+from stream_ocpdl.ocpdl.schedules import Verdict
+from stream_ocpdl.ocpdl.state import State
+from stream_ocpdl.ocpdl.workers import SERIAL, Workers
+
+
+def stationarity(problem: Problem, state: State, workers: Workers = SERIAL) -> tuple[float, ...]:
+    """Residual of each mode of D_t as a minimiser of f̂_t over C⁽ⁱ⁾, all other modes fixed; without the radius.
+
+    All are zero exactly where D_t is stationary for f̂_t (lem:main_analytic_lemma (iv)). Reads B once for every mode.
+    """
+    at = Intermediate(state.aggregates, state.loadings, workers)
+    sets = problem.sets(state.scale or 1.0).loadings
+    return tuple(residual(U, *at(i), C.project) for i, (U, C) in enumerate(zip(state.loadings, sets, strict=True)))
+
+
+class Standing(StrEnum):
+    """What can be said of a hypothesis."""
+
+    HOLDS = "holds"
+    FAILS = "fails"
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """One line of the card."""
+
+    name: str
+    standing: Standing
+    reason: str
+
+
+def assumption_card(problem: Problem, state: State | None = None) -> tuple[Assumption, ...]:
+    """Which hypotheses of thm:online NTF_convergence hold for this problem, with the evidence of a state.
+
+    >>> for line in assumption_card(Problem(shape=(9, 9), rank=2, ridge=0.1)):
+    ...     print(line.name, line.standing)
+    (A1) open
+    (A2) loadings holds
+    (A2) codes holds
+    (A3) holds
+    (A4) holds
+    radius holds
+    """
+    return (
+        Assumption("(A1)", Standing.OPEN, "the data come from a mixing Markov chain: a property of their source"),
+        _line("(A2) loadings", _loadings_compact(problem)),
+        _line("(A2) codes", _codes_compact(problem, state.at_bound if state else 0)),
+        _line("(A3)", problem.weights.a3()),
+        _line("(A4)", _codes_unique(problem)),
+        _line("radius", _radius(problem)),
+    )
+
+
+def _line(name: str, verdict: Verdict) -> Assumption:
+    return Assumption(name, Standing.HOLDS if verdict.holds else Standing.FAILS, verdict.reason)
+
+
+def _loadings_compact(problem: Problem) -> Verdict:
+    sets = problem.sets(1.0).loadings
+    for i, (C, rows) in enumerate(zip(sets, problem.shape, strict=True)):
+        if not isfinite(C.norm_bound(rows, problem.rank)):
+            return Verdict(False, f"the set of mode {i} is unbounded: {C}")
+    return Verdict(True, "every mode has a compact convex set")
+
+
+def _codes_compact(problem: Problem, at_bound: int) -> Verdict:
+    if problem.penalised:
+        return Verdict(True, "the penalty bounds the codes of bounded data (lem:H_bdd)")
+    if at_bound:
+        return Verdict(True, f"codes are boxed, but {at_bound} so far met the bound: some atoms are nearly zero")
+    return Verdict(True, "codes are boxed, and none has met the bound")
+
+
+def _codes_unique(problem: Problem) -> Verdict:
+    if problem.ridge > 0:
+        return Verdict(True, "ridge > 0 makes codes unique, so the expected loss is smooth")
+    return Verdict(
+        False, "not enforced: a ridge > 0 would make codes unique; needed for stationarity in the limit only"
+    )
+
+
+def _radius(problem: Problem) -> Verdict:
+    if problem.radius is None:
+        return Verdict(False, "no search radius: the dictionary's movement is not bounded by the weights")
+    return Verdict(True, "mode i moves by at most c′ᵢ w_t a step (lem:main_analytic_lemma (ii))")

@@ -1,0 +1,371 @@
+"""Every compiled function of the package.
+
+They live in one file because Numba's cache does not notice a change in a function defined in another one. They
+are serial, release the GIL, and take first a range [lo, hi) of *independent* outputs: `workers.Workers` runs
+several ranges side by side. What an output is computed from, and in which order, never depends on the range, so
+results do not depend on the number of threads, to the last bit.
+
+Flags: reassociation and contraction, so that loops become vector instructions; never `nnan` or `ninf`, because a
+NaN or an infinity must survive until somebody notices it. `error_model="numpy"` spares the division checks.
+
+Shapes: R atoms, M = I₁⋯Iₙ cells, b tensors. Reductions are accumulated in float64 whatever the data are.
+"""
+
+from collections.abc import Callable
+from math import inf, sqrt
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+
+from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+TILE = 256
+"""Cells of a tile: ranges of cells begin at multiples of it, and a tile's accumulators stay in the first cache."""
+
+
+def kernel(function: F) -> F:
+    """Compile once per signature, and keep the result on disk."""
+    flags = {"nsz", "arcp", "contract", "afn", "reassoc"}
+    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=flags)(function))
+
+
+# ── reading a minibatch ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel
+def scan(lo: int, hi: int, X: BigArray, energies: Array, lowest: Array) -> None:
+    """‖X_j‖² and min X_j of each tensor j in [lo, hi). X (b, M) → energies (b), lowest (b)."""
+    for j in range(lo, hi):
+        energy = 0.0
+        low = np.float64(inf)
+        for m in range(X.shape[1]):
+            x = np.float64(X[j, m])
+            energy += x * x
+            low = min(low, x)
+        energies[j] = energy
+        lowest[j] = low
+
+
+@kernel
+def contract_last(lo: int, hi: int, X: BigArray, U: Array, out: Array) -> None:
+    """X ×ₙ Uₙ (Algorithm 4's WᵀX, without W). X (P, I), U (I, R) → out[p, r] = Σᵢ X[p, i] U[i, r], p in [lo, hi)."""
+    for p in range(lo, hi):
+        out[p, :] = 0.0
+        for i in range(X.shape[1]):
+            x = np.float64(X[p, i])
+            for r in range(U.shape[1]):
+                out[p, r] += x * U[i, r]
+
+
+@kernel
+def contract_next(lo: int, hi: int, T: Array, U: Array, out: Array) -> None:
+    """The next mode, atom by atom. T (P, I, R), U (I, R) → out[p, r] = Σᵢ T[p, i, r] U[i, r], p in [lo, hi)."""
+    for p in range(lo, hi):
+        out[p, :] = 0.0
+        for i in range(T.shape[1]):
+            for r in range(T.shape[2]):
+                out[p, r] += T[p, i, r] * U[i, r]
+
+
+# ── aggregates ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel
+def gram(U: Array, out: Array) -> None:
+    """UᵀU. U (I, R) → out (R, R)."""
+    out[:, :] = 0.0
+    for i in range(U.shape[0]):
+        for r in range(U.shape[1]):
+            u = U[i, r]
+            for s in range(U.shape[1]):
+                out[r, s] += u * U[i, s]
+
+
+@kernel
+def absorb(lo: int, hi: int, B: BigArray, X: BigArray, H: Array, w: float, out: BigArray) -> None:
+    """(1−w)B + (w/b) Hᵀ·X, eq:main_alg_aggregate_tensors. B (R, M), X (b, M), H (b, R) → out (R, M), cells [lo, hi)."""
+    sums = np.empty(TILE)
+    keep, take = 1.0 - w, w / H.shape[0]
+    for first in range(lo, hi, TILE):
+        size = min(TILE, hi - first)
+        for r in range(H.shape[1]):
+            sums[:] = 0.0
+            for j in range(H.shape[0]):
+                h = H[j, r]
+                if h != 0.0:
+                    for m in range(size):
+                        sums[m] += h * X[j, first + m]
+            for m in range(size):
+                out[r, first + m] = keep * B[r, first + m] + take * sums[m]
+
+
+@kernel
+def fold_last(lo: int, hi: int, T: BigArray, U: Array, out: Array) -> None:
+    """B(,r) ×ᵢ U(:,r) for the last mode left (eq:def_Btrj). T (R, P, I), U (I, R) → out (R, P), places [lo, hi)."""
+    P = T.shape[1]
+    for place in range(lo, hi):
+        r, p = place // P, place % P
+        total = 0.0
+        for i in range(T.shape[2]):
+            total += T[r, p, i] * U[i, r]
+        out[r, p] = total
+
+
+@kernel
+def fold_first(lo: int, hi: int, T: BigArray, U: Array, out: Array) -> None:
+    """B(,r) ×ᵢ U(:,r) for the first mode left (eq:def_Btrj). T (R, I, P), U (I, R) → out (R, P), columns [lo, hi)."""
+    for first in range(lo, hi, TILE):
+        last = min(first + TILE, hi)
+        for r in range(T.shape[0]):
+            out[r, first:last] = 0.0
+            for i in range(T.shape[1]):
+                u = U[i, r]
+                if u != 0.0:
+                    for p in range(first, last):
+                        out[r, p] += u * T[r, i, p]
+
+
+# ── small reductions ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel
+def inner(Y: Array, Z: Array) -> float:
+    """⟨Y, Z⟩ of two matrices of one shape."""
+    total = 0.0
+    for i in range(Y.shape[0]):
+        for r in range(Y.shape[1]):
+            total += Y[i, r] * Z[i, r]
+    return total
+
+
+@kernel
+def distance(Y: Array, Z: Array) -> float:
+    """‖Y − Z‖_F of two matrices of one shape."""
+    total = 0.0
+    for i in range(Y.shape[0]):
+        for r in range(Y.shape[1]):
+            total += (Y[i, r] - Z[i, r]) ** 2
+    return sqrt(total)
+
+
+@kernel
+def multiply(Y: Array, Q: Array, out: Array) -> None:
+    """YQ for a symmetric Q. Y (I, R), Q (R, R) → out (I, R)."""
+    for i in range(Y.shape[0]):
+        for r in range(Q.shape[0]):
+            total = 0.0
+            for s in range(Q.shape[0]):
+                total += Y[i, s] * Q[r, s]
+            out[i, r] = total
+
+
+# ── the sub-problem, row by row: 0 ≤ y ≤ upper ─────────────────────────────────────────────────────────────────
+
+
+@kernel
+def solve_rows(lo: int, hi: int, Q: Array, L: Array, upper: float, tolerance: float, Y: Array, rounds: Indices) -> None:
+    """min of yQyᵀ − 2⟨y, l⟩ over 0 ≤ y ≤ upper for each row l of L in [lo, hi); Y holds the start, then the minimisers.
+
+    A round is two sweeps of coordinate descent, which guess the face of the box on which the minimiser lies, and
+    Newton steps on that face, which find its minimiser. The objective never rises and a face's minimiser is never
+    met twice, so the rounds end; rounds[i] says after how many.
+    """
+    R = Q.shape[0]
+    g, face, d = np.empty(R), np.empty(R, np.int64), np.empty(R)
+    C = np.empty((R, R))
+    steepest = 0.0
+    for r in range(R):
+        steepest = max(steepest, Q[r, r])
+    for i in range(lo, hi):
+        y, l = Y[i], L[i]  # noqa: E741  (the paper's letter for a row of L)
+        used = 0
+        for r in range(R):
+            y[r] = min(max(y[r], 0.0), upper)
+        row_gradient(Q, l, y, g)
+        while used < 100 + 4 * R and row_residual(y, g, steepest, upper) > tolerance * row_scale(y, l, steepest):
+            used += 1
+            for _ in range(2):
+                sweep_row(Q, y, g, upper)
+            for _ in range(R):
+                size = free_face(y, upper, face)
+                if size == 0 or newton_on_face(Q, y, g, upper, face[:size], C, d):
+                    break
+                row_gradient(Q, l, y, g)
+            row_gradient(Q, l, y, g)
+        rounds[i] = used
+
+
+@kernel
+def row_gradient(Q: Array, l: Array, y: Array, g: Array) -> None:  # noqa: E741
+    """yQ − l, half of the gradient → g."""
+    for r in range(y.size):
+        total = -l[r]
+        for s in range(y.size):
+            total += Q[r, s] * y[s]
+        g[r] = total
+
+
+@kernel
+def row_residual(y: Array, g: Array, steepest: float, upper: float) -> float:
+    """‖y − Π(y − g/q)‖ with q = max Qᵣᵣ ≤ ‖Q‖: at least the residual with ‖Q‖. Zero when Q is."""
+    total = 0.0
+    for r in range(y.size):
+        if steepest > 0.0:
+            total += (y[r] - min(max(y[r] - g[r] / steepest, 0.0), upper)) ** 2
+    return sqrt(total)
+
+
+@kernel
+def row_scale(y: Array, l: Array, steepest: float) -> float:  # noqa: E741
+    """What the residual of a row is relative to: ‖y‖ + 1e-4 ‖l‖/q, so that a row near zero can end too."""
+    norm, load = 0.0, 0.0
+    for r in range(y.size):
+        norm += y[r] * y[r]
+        load += l[r] * l[r]
+    return sqrt(norm) + 1e-4 * sqrt(load) / steepest
+
+
+@kernel
+def sweep_row(Q: Array, y: Array, g: Array, upper: float) -> None:
+    """Each coordinate to its own minimiser in turn; a coordinate with Qᵣᵣ = 0 goes to a bound, or stays if flat."""
+    for r in range(y.size):
+        if Q[r, r] > 0.0:
+            new = min(max(y[r] - g[r] / Q[r, r], 0.0), upper)
+        elif g[r] > 0.0:
+            new = 0.0
+        elif g[r] < 0.0 and upper < inf:
+            new = upper
+        else:
+            continue
+        step = new - y[r]
+        if step != 0.0:
+            y[r] = new
+            for s in range(y.size):
+                g[s] += step * Q[r, s]
+
+
+@kernel
+def free_face(y: Array, upper: float, face: Indices) -> int:
+    """The coordinates strictly inside of their bounds → face; how many they are."""
+    size = 0
+    for r in range(y.size):
+        if 0.0 < y[r] < upper:
+            face[size] = r
+            size += 1
+    return size
+
+
+@kernel
+def newton_on_face(Q: Array, y: Array, g: Array, upper: float, face: Indices, C: Array, d: Array) -> bool:
+    """One Newton step on a face, shortened to the first bound it meets; whether it was taken whole."""
+    for k in range(face.size):
+        d[k] = -g[face[k]]
+    if not solve_face(Q, face, C, d):
+        return True
+    share, first = 1.0, -1
+    for k in range(face.size):
+        room = -y[face[k]] if d[k] < 0.0 else upper - y[face[k]]
+        if d[k] != 0.0 and room / d[k] < share:
+            share, first = room / d[k], k
+    for k in range(face.size):
+        y[face[k]] = min(max(y[face[k]] + share * d[k], 0.0), upper)
+    if first >= 0:
+        y[face[first]] = 0.0 if d[first] < 0.0 else upper
+    return first < 0
+
+
+@kernel
+def solve_face(Q: Array, face: Indices, C: Array, d: Array) -> bool:
+    """Q[face, face]⁻¹ d → d, by a Cholesky factor in C; false where that block is zero.
+
+    The block may be singular: the factor gets a ridge of rounding size. A flat direction then has no solution
+    component, and a direction without a minimum a huge one, which the caller stops at a bound.
+    """
+    n = face.size
+    steepest = 0.0
+    for k in range(n):
+        steepest = max(steepest, Q[face[k], face[k]])
+    if steepest <= 0.0:
+        return False
+    ridge = 1e-14 * n * steepest
+    for k in range(n):
+        for m in range(k):
+            total = Q[face[k], face[m]]
+            for q in range(m):
+                total -= C[k, q] * C[m, q]
+            C[k, m] = total / C[m, m]
+        total = Q[face[k], face[k]] + ridge
+        for q in range(k):
+            total -= C[k, q] ** 2
+        C[k, k] = sqrt(max(total, ridge))
+        total = d[k]
+        for q in range(k):
+            total -= C[k, q] * d[q]
+        d[k] = total / C[k, k]
+    for k in range(n - 1, -1, -1):
+        total = d[k]
+        for q in range(k + 1, n):
+            total -= C[q, k] * d[q]
+        d[k] = total / C[k, k]
+    return True
+
+
+# ── the sub-problem under a norm bound on each column ──────────────────────────────────────────────────────────
+
+
+@kernel
+def sweep_columns(Q: Array, Lt: Array, bound: float, Yt: Array, work: Array) -> float:
+    """Algorithm 5 with its exact step: each column to its minimiser over {y ≥ 0, ‖y‖ ≤ bound}, in turn.
+
+    With the other columns fixed the objective is Qᵣᵣ‖y − v‖² + const, so the minimiser is the projection of v; the
+    paper's step 1/(Qᵣᵣ + 1) only approaches it. Lt, Yt (R, I) are transposed; Yt is written. Returns
+    max Qᵣᵣ‖Δ‖, the size of the largest change of gradient. A column with Qᵣᵣ = 0 stays.
+    """
+    R, I = Yt.shape  # noqa: E741  (the paper's letter for a mode's size)
+    largest = 0.0
+    for r in range(R):
+        q = Q[r, r]
+        if q <= 0.0:
+            continue
+        for i in range(I):
+            work[i] = -Lt[r, i]
+        for s in range(R):
+            c = Q[r, s]
+            for i in range(I):
+                work[i] += c * Yt[s, i]
+        norm = 0.0
+        for i in range(I):
+            v = max(Yt[r, i] - work[i] / q, 0.0)
+            work[i] = v
+            norm += v * v
+        shrink = min(1.0, bound / sqrt(norm)) if norm > 0.0 else 1.0
+        change = 0.0
+        for i in range(I):
+            v = shrink * work[i]
+            change += (v - Yt[r, i]) ** 2
+            Yt[r, i] = v
+        largest = max(largest, q * sqrt(change))
+    return largest
+
+
+@kernel
+def column_curvature(Q: Array, Y: Array, out: Array) -> None:
+    """Σᵢ diag(yᵢ) Q[Fᵢ, Fᵢ]⁻¹ diag(yᵢ) over the rows yᵢ with supports Fᵢ: how ‖y_r‖²/2 falls as a multiplier rises.
+
+    Minus half the Hessian, in the columns' multipliers, of the dual of the column-bounded problem. Q (R, R), Y (I, R)
+    → out (R, R).
+    """
+    R = Q.shape[0]
+    face, d, C = np.empty(R, np.int64), np.empty(R), np.empty((R, R))
+    out[:, :] = 0.0
+    for i in range(Y.shape[0]):
+        size = free_face(Y[i], inf, face)
+        for k in range(size):
+            d[:size] = 0.0
+            d[k] = 1.0
+            solve_face(Q, face[:size], C, d)
+            for m in range(size):
+                out[face[k], face[m]] += Y[i, face[k]] * d[m] * Y[i, face[m]]

@@ -1,0 +1,176 @@
+"""Algorithm 2 of the paper (algorithm:online NTF): online CP-dictionary learning in bounded memory.
+
+    For t = 1, 2, …, upon arrival of X_t:
+        H_t        = argmin over the codes of ℓ(X_t, D_{t−1}, H)                         eq:coding_OCPDL
+        A, B, E, P ← (1 − w_t) · past + w_t · this minibatch                             eq:main_alg_aggregate_tensors
+        for i = 1 … n:
+            U_t⁽ⁱ⁾ = argmin of f̂_t over C⁽ⁱ⁾ ∩ {‖U − U_{t−1}⁽ⁱ⁾‖_F ≤ c′ᵢ w_t}            eq:dict_update_OCPDL
+
+`advance` is that step as a function: it makes a new state and leaves the old one alone, so that a step which fails has
+not happened. `Learner` keeps the newest state.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, sqrt
+from typing import Any
+
+import numpy as np
+
+from stream_ocpdl.errors import NumericError
+from stream_ocpdl.ocpdl import kernels
+from stream_ocpdl.ocpdl.aggregates import Aggregates, Intermediate, absorb, correlate, gram_of_atoms
+from stream_ocpdl.ocpdl.arrays import Array
+from stream_ocpdl.ocpdl.batch import Batch, read_batch
+from stream_ocpdl.ocpdl.problem import Problem, Sets
+from stream_ocpdl.ocpdl.quadratic import objective, product
+from stream_ocpdl.ocpdl.solvers import box_solver, minimise_near
+from stream_ocpdl.ocpdl.state import State
+from stream_ocpdl.ocpdl.workers import SERIAL, Workers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coding:
+    """Codes H (b, R), their losses ℓ(X_j, D, h_j), and what finding them took."""
+
+    H: Array
+    losses: Array
+    at_bound: int
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """What happened in step t."""
+
+    t: int
+    N: int
+    weight: float
+    coding: Coding
+    """Codes and losses under D_{t−1}: the losses are prequential, each tensor is judged before it is learned."""
+    surrogate_before: float
+    """f̂_t(D_{t−1}), per tensor."""
+    surrogate: float
+    """f̂_t(D_t), never above the former (lem:main_analytic_lemma (i))."""
+    movements: tuple[float, ...]
+    """‖U_t⁽ⁱ⁾ − U_{t−1}⁽ⁱ⁾‖_F."""
+    radii: tuple[float, ...]
+    """c′ᵢ w_t, the bounds of the movements (lem:main_analytic_lemma (ii))."""
+    radius_active: tuple[bool, ...]
+    """Whether the radius held mode i back."""
+    rounds: tuple[int, ...]
+    """What the loading updates took."""
+
+    @property
+    def codes(self) -> Array:
+        """H_t (b, R)."""
+        return self.coding.H
+
+    @property
+    def prequential_loss(self) -> float:
+        """Mean ℓ(X_t, D_{t−1}) of a tensor."""
+        return float(self.coding.losses.mean())
+
+
+class Learner:
+    """The newest state of a problem, and the step to the next.
+
+    >>> import numpy as np
+    >>> learner = Learner(Problem(shape=(6, 5), rank=2, batch_size=10))
+    >>> step = learner.step(np.random.default_rng(0).random((10, 6, 5)))
+    >>> step.t, step.codes.shape, step.surrogate <= step.surrogate_before
+    (1, (10, 2), True)
+    """
+
+    def __init__(self, problem: Problem, state: State | None = None, workers: Workers = SERIAL) -> None:
+        if state is not None:
+            state.belongs_to(problem)
+        self.problem = problem
+        self.state = state if state is not None else State.initial(problem)
+        self.workers = workers
+
+    def step(self, X: Any) -> Step:
+        """Learn a minibatch X (b, I₁…Iₙ). If this raises, nothing was learned."""
+        self.state, step = advance(self.problem, self.state, X, self.workers)
+        return step
+
+    def code(self, X: Any) -> Coding:
+        """Codes of X under the present dictionary; nothing is learned."""
+        batch = read_batch(self.problem, X, self.workers)
+        state = settle(self.problem, self.state, batch)
+        return encode(self.problem, self.problem.sets(state.scale or 1.0), state.loadings, batch, self.workers)
+
+
+def advance(problem: Problem, state: State, X: Any, workers: Workers = SERIAL) -> tuple[State, Step]:
+    """One step of Algorithm 2, from a state and a minibatch to the next state."""
+    batch = read_batch(problem, X, workers)
+    state = settle(problem, state, batch)
+    sets = problem.sets(state.scale or 1.0)
+    t, N = state.t + 1, state.N + len(batch)
+    w = problem.weight(t, N, len(batch))
+
+    coding = encode(problem, sets, state.loadings, batch, workers)
+    aggregates = absorb(state.aggregates, batch.X, batch.energy, coding.H, w, workers)
+    loadings, before, after, active, rounds = update_loadings(problem, sets, state.loadings, aggregates, w, workers)
+
+    step = Step(
+        t=t,
+        N=N,
+        weight=w,
+        coding=coding,
+        surrogate_before=before,
+        surrogate=after,
+        movements=tuple(kernels.distance(U, V) for U, V in zip(loadings, state.loadings, strict=True)),
+        radii=tuple(w * c for c in sets.radii),
+        radius_active=active,
+        rounds=rounds,
+    )
+    if not all(map(isfinite, (before, after, *step.movements))):
+        raise NumericError(f"step {t} has a result that is not finite and was discarded; rescale the data")
+    return State(t, N, state.scale, state.at_bound + coding.at_bound, loadings, aggregates), step
+
+
+def settle(problem: Problem, state: State, batch: Batch) -> State:
+    """Fix the scale with the first minibatch that has any energy; the initial loadings are brought to it."""
+    if state.scale > 0.0 or batch.energy == 0.0:
+        return state
+    scale = sqrt(batch.energy / len(batch))
+    return replace(state, scale=scale, loadings=problem.initial_loadings(scale))
+
+
+def encode(problem: Problem, sets: Sets, loadings: Sequence[Array], batch: Batch, workers: Workers = SERIAL) -> Coding:
+    """H = argmin of ‖X − Out(D) ×ₙ₊₁ H‖² + λ‖H‖₁ + λ₂‖H‖² over 0 ≤ H ≤ h_max (eq:coding_OCPDL, Algorithm 4).
+
+    The linear term is λ/2: Algorithm 4 subtracts λ from half the gradient, which minimises with 2λ.
+    """
+    Q = gram_of_atoms(loadings) + problem.ridge * np.eye(problem.rank)
+    L = correlate(batch.X, loadings, workers) - problem.sparsity / 2
+    solution = box_solver(sets.h_max, problem.tolerance, workers)(Q, L, np.zeros_like(L))
+    H = solution.Y
+    losses = batch.energies + np.sum(H * (product(H, Q) - 2.0 * L), axis=1)
+    return Coding(H, np.maximum(losses, 0.0), int(np.count_nonzero(H >= sets.h_max)), solution.rounds)
+
+
+def update_loadings(
+    problem: Problem,
+    sets: Sets,
+    old: Sequence[Array],
+    aggregates: Aggregates,
+    w: float,
+    workers: Workers = SERIAL,
+) -> tuple[tuple[Array, ...], float, float, tuple[bool, ...], tuple[int, ...]]:
+    """One cycle over the modes; with f̂_t before and after it, which modes the radius held back, and the rounds."""
+    intermediate = Intermediate(aggregates, old, workers)
+    constant = aggregates.E + problem.sparsity * aggregates.P + problem.ridge * float(np.trace(aggregates.A))
+    loadings, solutions = [], []
+    for i, (U, C, c) in enumerate(zip(old, sets.loadings, sets.radii, strict=True)):
+        A, B = intermediate(i)
+        if i == 0:
+            before = constant + objective(U, A, B)
+        solution = minimise_near(A, B, C, U, c * w, problem.tolerance, workers)
+        intermediate.update(i, solution.Y)
+        loadings.append(solution.Y)
+        solutions.append(solution)
+    after = constant + objective(loadings[-1], A, B)
+    active, rounds = zip(*((s.multiplier > 0.0, s.rounds) for s in solutions), strict=True)
+    return tuple(loadings), before, after, active, rounds

@@ -1,0 +1,180 @@
+"""The choice: what is to be learned, under which constraints, with which weights. It never changes while learning.
+
+**Scale.** (A2), assumption:A2, wants compact sets for loadings and codes, but the right size of a set depends on the
+data. It is fixed once, from s² = mean energy of the first minibatch that has any, and kept in the state:
+
+    Mᵢ = MARGIN · √R · s^{1/n}    the norm bound of mode i (a loose one: a tight norm costs more than any kernel gains)
+    c′ᵢ = 2Mᵢ                     the search radius, so that the first step is free
+    h_max = ROOMY                 the box of the codes, which are of order one at the start
+
+With a penalty on the codes a loose bound would be no bound: loadings would grow and codes shrink until the penalty
+means nothing. Then columns have norm at most one, and the penalty itself bounds the codes (lem:H_bdd).
+"""
+
+from dataclasses import dataclass
+from math import inf, isfinite, prod, sqrt
+from typing import Literal
+
+import numpy as np
+
+from stream_ocpdl.errors import ConfigError
+from stream_ocpdl.ocpdl.arrays import Array
+from stream_ocpdl.ocpdl.constraints import Constraint, NonnegativeBall, NonnegativeColumns
+from stream_ocpdl.ocpdl.schedules import PowerLaw, Schedule
+
+WEIGHTS = PowerLaw(beta=0.76)
+"""The best, in measurements, of the schedules that satisfy (A3): just inside of its bound β > 3/4."""
+
+MARGIN = 4.0
+"""How far the automatic norm bound lies beyond the norm of the first loadings."""
+
+ROOMY = 1e6
+"""The automatic bound of a code, in units of the codes of the first minibatch."""
+
+
+STREAM = 0x0C9D
+"""Tells the random numbers of initial loadings from any others of the same seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """Where loadings and codes live, once the scale is known."""
+
+    loadings: tuple[Constraint, ...]
+    radii: tuple[float, ...]
+    """c′ᵢ: mode i moves by at most c′ᵢ w_t (eq:Alg1_search_restriction)."""
+    norms: tuple[float, ...]
+    """‖U₀⁽ⁱ⁾‖_F."""
+    h_max: float
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Learn R atoms of shape I₁ × … × Iₙ, minimising ‖X − Out(D) ×ₙ₊₁ H‖² + λ‖H‖₁ + λ₂‖H‖² (eq:def_loss_full).
+
+    Parameters
+    ----------
+    shape: I₁ … Iₙ, the shape of one tensor; any number of modes.
+    rank: R, the number of atoms.
+    sparsity, ridge: λ and λ₂ of the loss, exactly. λ₂ > 0 makes codes unique, which gives (A4).
+    weights: the schedule w(t).
+    per: "tensor" counts time in tensors, t = N/batch_size, so that batches may vary in size; "step" as in the paper.
+    batch_size: the size of an ordinary minibatch, which is the unit of time of `weights`.
+    radius: c′ for every mode; "auto" as above; None for no restriction, which leaves the theory.
+    constraints: one set for all modes, or one for each; "auto" as above.
+    dtype: of minibatches and of B, the only large arrays; everything else is float64.
+    seed: of the initial loadings, which are uniform in [0, 1] up to scale, as in the paper's experiments.
+    tolerance: the relative residual at which a sub-problem counts as solved.
+
+    >>> Problem(shape=(4, 5), rank=0)
+    Traceback (most recent call last):
+    stream_ocpdl.errors.ConfigError: rank must be at least 1, not 0
+    """
+
+    shape: tuple[int, ...]
+    rank: int
+    sparsity: float = 0.0
+    ridge: float = 0.0
+    weights: Schedule = WEIGHTS
+    per: Literal["tensor", "step"] = "tensor"
+    batch_size: int = 32
+    radius: float | Literal["auto"] | None = "auto"
+    constraints: Constraint | tuple[Constraint, ...] | Literal["auto"] = "auto"
+    dtype: Literal["float64", "float32"] = "float64"
+    seed: int = 0
+    tolerance: float = 1e-10
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
+        except TypeError:
+            raise ConfigError(f"shape must be the sizes of the modes, such as (90, 5000), not {self.shape!r}") from None
+        _require(len(self.shape) >= 1 and min(self.shape) >= 1, "shape", "one positive size a mode", self.shape)
+        _require(self.rank >= 1, "rank", "at least 1", self.rank)
+        _require(0 <= self.sparsity < inf, "sparsity", "nonnegative and finite", self.sparsity)
+        _require(0 <= self.ridge < inf, "ridge", "nonnegative and finite", self.ridge)
+        _require(isinstance(self.weights, Schedule), "weights", "a schedule, such as PowerLaw()", self.weights)
+        _require(self.per in ("tensor", "step"), "per", "'tensor' or 'step'", self.per)
+        _require(self.batch_size >= 1, "batch_size", "at least 1", self.batch_size)
+        _require(self.dtype in ("float64", "float32"), "dtype", "'float64' or 'float32'", self.dtype)
+        _require(0 < self.tolerance < 1, "tolerance", "between 0 and 1", self.tolerance)
+        if self.radius is not None and self.radius != "auto":
+            _require(0 < self.radius < inf, "radius", "positive and finite, 'auto' or None", self.radius)
+        if isinstance(self.constraints, tuple):
+            _require(len(self.constraints) == self.modes, "constraints", "one for each mode", self.constraints)
+        for C in self.constraints if isinstance(self.constraints, tuple) else (self.constraints,):
+            _require(C == "auto" or isinstance(C, Constraint), "constraints", "sets with project and norm_bound", C)
+
+    @property
+    def modes(self) -> int:
+        """n."""
+        return len(self.shape)
+
+    @property
+    def penalised(self) -> bool:
+        """Whether the loss has a penalty on the codes."""
+        return self.sparsity > 0 or self.ridge > 0
+
+    @property
+    def nonnegative(self) -> bool:
+        """Whether loadings and codes are nonnegative in every mode, so that negative data make no sense."""
+        return all(C.nonnegative for C in self.sets(1.0).loadings)
+
+    def weight(self, t: int, N: int, b: int) -> float:
+        """w_t of step t, a minibatch of b tensors that brings the number of tensors seen to N.
+
+        w₁ = 1 always: otherwise weight would stay on aggregates that are zero. Per tensor, every tensor weighs the
+        same until an ordinary minibatch has been seen, and after that 1/t still means just that.
+        """
+        if t == 1:
+            return 1.0
+        if self.per == "step":
+            return min(1.0, self.weights(t))
+        if N <= self.batch_size:
+            return b / N
+        return min(1.0, self.weights(N / self.batch_size) * b / self.batch_size)
+
+    def sets(self, scale: float) -> Sets:
+        """Constraints, radii and the box of the codes, for data of typical norm `scale`."""
+        column = scale ** (1 / self.modes)
+        constraints = self._constraints(MARGIN * sqrt(self.rank) * column)
+        bounds = [C.norm_bound(rows, self.rank) for C, rows in zip(constraints, self.shape, strict=True)]
+        loose = [sqrt(self.rank) * column if not self.penalised or not isfinite(M) else M for M in bounds]
+        norms = [min(M, wanted) for M, wanted in zip(bounds, loose, strict=True)]
+        atom = prod(norm / sqrt(self.rank) for norm in norms)
+        return Sets(
+            loadings=constraints,
+            radii=tuple(
+                self._radius(M if isfinite(M) else MARGIN * norm) for M, norm in zip(bounds, norms, strict=True)
+            ),
+            norms=tuple(norms),
+            h_max=inf if self.penalised else ROOMY * scale / atom,
+        )
+
+    def initial_loadings(self, scale: float) -> tuple[Array, ...]:
+        """U₀: uniform entries from the seed, brought to scale and into C."""
+        # A stream of its own: a user who draws the truth from default_rng(seed) must not find it as the start.
+        random = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, STREAM])))
+        drawn = [random.random((rows, self.rank)) for rows in self.shape]
+        sets = self.sets(scale)
+        return tuple(
+            np.ascontiguousarray(C.project(V * (norm / sqrt(float(np.sum(V * V))))))
+            for V, C, norm in zip(drawn, sets.loadings, sets.norms, strict=True)
+        )
+
+    def _constraints(self, bound: float) -> tuple[Constraint, ...]:
+        if isinstance(self.constraints, tuple):
+            return self.constraints
+        if not isinstance(self.constraints, str):
+            return (self.constraints,) * self.modes
+        return ((NonnegativeColumns() if self.penalised else NonnegativeBall(bound)),) * self.modes
+
+    def _radius(self, bound: float) -> float:
+        if self.radius is None:
+            return inf
+        return 2.0 * bound if self.radius == "auto" else float(self.radius)
+
+
+def _require(holds: bool, name: str, wanted: str, got: object) -> None:
+    if not holds:
+        raise ConfigError(f"{name} must be {wanted}, not {got!r}")

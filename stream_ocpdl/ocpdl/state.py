@@ -1,0 +1,154 @@
+"""All that a learner knows after step t: loadings, aggregates, two counters and the scale.
+
+A state is never written after it was made, and has one canonical form in bytes:
+
+    b"OCPDL" · version (1 byte) · header length (4 bytes, little-endian) · header (JSON) · arrays
+
+The header has sorted keys and no spaces; floats are written as `float.hex`, which is exact. The arrays follow in the
+order U₁ … Uₙ, A, B: raw, little-endian, C order. Equal states give equal bytes on every machine, and the SHA-256 of
+these bytes names the state.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from stream_ocpdl.errors import StateError
+from stream_ocpdl.ocpdl.aggregates import Aggregates, nothing
+from stream_ocpdl.ocpdl.arrays import Array, BigArray
+from stream_ocpdl.ocpdl.problem import Problem
+
+MAGIC = b"OCPDL"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """What is left of t minibatches with N tensors in all."""
+
+    t: int
+    N: int
+    scale: float
+    """s, the typical norm of a tensor, fixed by the first minibatch with any energy; zero until then."""
+    at_bound: int
+    """How many codes so far met their upper bound h_max; any at all is evidence against (A2) as chosen."""
+    loadings: tuple[Array, ...]
+    aggregates: Aggregates
+
+    @classmethod
+    def initial(cls, problem: Problem) -> "State":
+        """The state before any data."""
+        empty = nothing(problem.shape, problem.rank, problem.dtype)
+        return cls(0, 0, 0.0, 0, problem.initial_loadings(1.0), empty)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """I₁ … Iₙ."""
+        return self.aggregates.B.shape[1:]
+
+    @property
+    def rank(self) -> int:
+        """R."""
+        return len(self.aggregates.B)
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of B."""
+        return self.aggregates.B.dtype.name
+
+    def parts(self) -> Iterator[memoryview | bytes]:
+        """The canonical bytes, piece by piece and without a copy of the arrays."""
+        header = json.dumps(self._header(), sort_keys=True, separators=(",", ":")).encode()
+        yield MAGIC + bytes([VERSION]) + len(header).to_bytes(4, "little") + header
+        for array in (*self.loadings, self.aggregates.A, self.aggregates.B):
+            yield np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data.cast("B")
+
+    def to_bytes(self) -> bytes:
+        """The canonical bytes."""
+        return b"".join(self.parts())
+
+    def digest(self) -> str:
+        """SHA-256 of the canonical bytes, in hexadecimal."""
+        sha = hashlib.sha256()
+        for part in self.parts():
+            sha.update(part)
+        return sha.hexdigest()
+
+    @classmethod
+    def from_bytes(cls, data: bytes | bytearray | memoryview) -> "State":
+        """The state that these canonical bytes describe.
+
+        >>> state = State.initial(Problem(shape=(3, 2), rank=2))
+        >>> State.from_bytes(state.to_bytes()).digest() == state.digest()
+        True
+        """
+        view = memoryview(data).cast("B")
+        header, offset = _read_header(view)
+        try:
+            shape, rank, dtype = tuple(map(int, header["shape"])), int(header["rank"]), str(header["dtype"])
+            arrays = _read_arrays(view, offset, shape, rank, dtype)
+            E, P, scale = (float.fromhex(header[name]) for name in ("E", "P", "scale"))
+            aggregates = Aggregates(arrays[-2], arrays[-1], E, P)
+            counts = (int(header[name]) for name in ("t", "N", "at_bound"))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise StateError(f"the header of the state is not usable: {error}") from error
+        t, N, at_bound = counts
+        return cls(t, N, scale, at_bound, tuple(arrays[:-2]), aggregates)
+
+    def belongs_to(self, problem: Problem) -> None:
+        """Raise unless this can be a state of the problem."""
+        mine, theirs = (self.shape, self.rank, self.dtype), (problem.shape, problem.rank, problem.dtype)
+        if mine != theirs:
+            raise StateError(f"the state has (shape, rank, dtype) {mine}, the problem {theirs}")
+
+    def _header(self) -> dict[str, Any]:
+        return {
+            "E": self.aggregates.E.hex(),
+            "N": self.N,
+            "P": self.aggregates.P.hex(),
+            "at_bound": self.at_bound,
+            "dtype": self.dtype,
+            "rank": self.rank,
+            "scale": self.scale.hex(),
+            "shape": self.shape,
+            "t": self.t,
+        }
+
+
+def _read_header(view: memoryview) -> tuple[dict[str, Any], int]:
+    """The header, and where the arrays begin."""
+    start = len(MAGIC) + 5
+    if len(view) < start or bytes(view[: len(MAGIC)]) != MAGIC:
+        raise StateError("these bytes are not a state: they do not begin with OCPDL")
+    if view[len(MAGIC)] != VERSION:
+        raise StateError(f"the state has format version {view[len(MAGIC)]}; this release reads version {VERSION}")
+    end = start + int.from_bytes(view[start - 4 : start], "little")
+    try:
+        header = json.loads(bytes(view[start:end]))
+    except ValueError as error:
+        raise StateError(f"the header of the state is not JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise StateError("the header of the state is not a JSON object")
+    return header, end
+
+
+def _read_arrays(view: memoryview, offset: int, shape: tuple[int, ...], rank: int, dtype: str) -> list[BigArray]:
+    """U₁ … Uₙ, A, B as arrays of their own."""
+    if dtype not in ("float64", "float32") or rank < 1 or not shape or min(shape) < 1:
+        raise StateError(f"the state has an impossible shape {shape}, rank {rank} or dtype {dtype!r}")
+    wanted: list[tuple[tuple[int, ...], str]] = [((rows, rank), "float64") for rows in shape]
+    wanted += [((rank, rank), "float64"), ((rank, *shape), dtype)]
+    sizes = [prod(dims) * np.dtype(kind).itemsize for dims, kind in wanted]
+    if len(view) != offset + sum(sizes):
+        raise StateError(f"the state should have {offset + sum(sizes)} bytes and has {len(view)}")
+    arrays = []
+    for (dims, kind), size in zip(wanted, sizes, strict=True):
+        little = np.frombuffer(view[offset : offset + size], np.dtype(kind).newbyteorder("<"))
+        arrays.append(np.array(little, kind).reshape(dims))
+        offset += size
+    return arrays
