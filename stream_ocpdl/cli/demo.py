@@ -10,7 +10,7 @@ from stream_ocpdl.ocpdl.diagnostics import assumption_card, stationarity
 from stream_ocpdl.ocpdl.learner import Learner
 from stream_ocpdl.ocpdl.problem import Problem
 
-SHAPE, RANK, BATCH, NOISE = (24, 20, 6), 4, 16, 0.05
+SHAPE, RANK, BATCH, NOISE = (24, 20, 6), 4, 16, 0.02
 
 
 @click.command()
@@ -24,7 +24,7 @@ def demo(steps: int, seed: int) -> None:
     Example: stream-ocpdl demo --steps 200
     """
     random = np.random.default_rng(seed)
-    truth = [random.random((rows, RANK)) * (random.random((rows, RANK)) < 0.4) for rows in SHAPE]
+    truth = [bumps(rows, random) for rows in SHAPE]
     learner = Learner(Problem(shape=SHAPE, rank=RANK, batch_size=BATCH, seed=seed))
     click.echo(f"{'step':>6} {'tensors':>8} {'weight':>8} {'loss before learning':>21} {'surrogate':>10} {'match':>6}")
     for X in stream(truth, steps, random):
@@ -39,6 +39,12 @@ def demo(steps: int, seed: int) -> None:
     for line in assumption_card(learner.problem, learner.state):
         click.echo(f"{line.name:14} {line.standing:6} {line.reason}")
     click.echo(f"\nmatch with the truth: {similarity(learner.state.loadings, truth):.3f}")
+
+
+def bumps(rows: int, random: np.random.Generator) -> Array:
+    """Columns with one hill each, at random places."""
+    places = random.random(RANK) * rows
+    return np.asarray(np.exp(-0.5 * ((np.arange(rows)[:, None] - places) / (0.1 * rows)) ** 2))
 
 
 def stream(truth: list[Array], steps: int, random: np.random.Generator) -> Iterator[Array]:

@@ -56,7 +56,7 @@ def assumption_card(problem: Problem, state: State | None = None) -> tuple[Assum
         _line("(A2) loadings", _loadings_compact(problem)),
         _line("(A2) codes", _codes_compact(problem, state.at_bound if state else 0)),
         _line("(A3)", problem.weights.a3()),
-        _line("(A4)", _codes_unique(problem)),
+        _codes_unique(problem),
         _line("radius", _radius(problem)),
     )
 
@@ -81,12 +81,10 @@ def _codes_compact(problem: Problem, at_bound: int) -> Verdict:
     return Verdict(True, "codes are boxed, and none has met the bound")
 
 
-def _codes_unique(problem: Problem) -> Verdict:
+def _codes_unique(problem: Problem) -> Assumption:
     if problem.ridge > 0:
-        return Verdict(True, "ridge > 0 makes codes unique, so the expected loss is smooth")
-    return Verdict(
-        False, "not enforced: a ridge > 0 would make codes unique; needed for stationarity in the limit only"
-    )
+        return Assumption("(A4)", Standing.HOLDS, "ridge > 0 makes codes unique, so the expected loss is smooth")
+    return Assumption("(A4)", Standing.OPEN, "not enforced; a ridge > 0 would. Only part (iii) of the theorem needs it")
 
 
 def _radius(problem: Problem) -> Verdict:

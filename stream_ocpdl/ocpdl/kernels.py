@@ -171,127 +171,150 @@ def solve_rows(lo: int, hi: int, Q: Array, L: Array, upper: float, tolerance: fl
 
     A round is two sweeps of coordinate descent, which guess the face of the box on which the minimiser lies, and
     Newton steps on that face, which find its minimiser. The objective never rises and a face's minimiser is never
-    met twice, so the rounds end; rounds[i] says after how many.
+    met twice, so the rounds end; rounds[i] says after how many. There is at least one: where Q is nearly flat, a start
+    may satisfy the tolerance and still be far from the minimiser. All this in units in which Q has a unit diagonal, so
+    that an atom of tiny norm is coded as exactly as any other.
     """
     R = Q.shape[0]
-    g, face, d = np.empty(R), np.empty(R, np.int64), np.empty(R)
-    C = np.empty((R, R))
-    steepest = 0.0
+    y, g, d, load, bound = np.empty(R), np.empty(R), np.empty(R), np.empty(R), np.empty(R)
+    face, C, S, unit = np.empty(R, np.int64), np.empty((R, R)), np.empty((R, R)), np.empty(R)
+    to_unit_diagonal(Q, S, unit)
     for r in range(R):
-        steepest = max(steepest, Q[r, r])
+        bound[r] = upper * unit[r]
     for i in range(lo, hi):
-        y, l = Y[i], L[i]  # noqa: E741  (the paper's letter for a row of L)
-        used = 0
         for r in range(R):
-            y[r] = min(max(y[r], 0.0), upper)
-        row_gradient(Q, l, y, g)
-        while used < 100 + 4 * R and row_residual(y, g, steepest, upper) > tolerance * row_scale(y, l, steepest):
+            y[r] = min(max(Y[i, r] * unit[r], 0.0), bound[r])
+            load[r] = L[i, r] / unit[r]
+        gradient(S, load, y, g)
+        used = 0
+        while used < 100 + 4 * R:
+            bad = row_residual(S, y, g, bound)
+            if bad == 0.0 or (used > 0 and bad <= tolerance * length(y)):
+                break
             used += 1
             for _ in range(2):
-                sweep_row(Q, y, g, upper)
+                sweep_row(S, y, g, bound)
+            gradient(S, load, y, g)
             for _ in range(R):
-                size = free_face(y, upper, face)
-                if size == 0 or newton_on_face(Q, y, g, upper, face[:size], C, d):
+                size = free_face(y, bound, face)
+                if size == 0 or newton_on_face(S, load, y, g, bound, face[:size], C, d):
                     break
-                row_gradient(Q, l, y, g)
-            row_gradient(Q, l, y, g)
         rounds[i] = used
+        if used > 0:
+            for r in range(R):
+                Y[i, r] = min(y[r] / unit[r], upper)
 
 
 @kernel
-def row_gradient(Q: Array, l: Array, y: Array, g: Array) -> None:  # noqa: E741
-    """yQ − l, half of the gradient → g."""
+def to_unit_diagonal(Q: Array, S: Array, unit: Array) -> None:
+    """Q in units √Qᵣᵣ → S with a unit diagonal, and the units; an atom with Qᵣᵣ = 0 keeps its own."""
+    for r in range(Q.shape[0]):
+        unit[r] = sqrt(Q[r, r]) if Q[r, r] > 0.0 else 1.0
+    for r in range(Q.shape[0]):
+        for s in range(Q.shape[0]):
+            S[r, s] = Q[r, s] / unit[r] / unit[s]
+
+
+@kernel
+def gradient(S: Array, load: Array, y: Array, g: Array) -> None:
+    """yS − load, half of the gradient → g."""
     for r in range(y.size):
-        total = -l[r]
+        total = -load[r]
         for s in range(y.size):
-            total += Q[r, s] * y[s]
+            total += S[r, s] * y[s]
         g[r] = total
 
 
 @kernel
-def row_residual(y: Array, g: Array, steepest: float, upper: float) -> float:
-    """‖y − Π(y − g/q)‖ with q = max Qᵣᵣ ≤ ‖Q‖: at least the residual with ‖Q‖. Zero when Q is."""
+def row_residual(S: Array, y: Array, g: Array, bound: Array) -> float:
+    """‖y − Π(y − g)‖; with a unit diagonal this is at least the residual with the step 1/‖S‖. A flat atom has none."""
     total = 0.0
     for r in range(y.size):
-        if steepest > 0.0:
-            total += (y[r] - min(max(y[r] - g[r] / steepest, 0.0), upper)) ** 2
+        if S[r, r] > 0.0:
+            total += (y[r] - min(max(y[r] - g[r], 0.0), bound[r])) ** 2
     return sqrt(total)
 
 
 @kernel
-def row_scale(y: Array, l: Array, steepest: float) -> float:  # noqa: E741
-    """What the residual of a row is relative to: ‖y‖ + 1e-4 ‖l‖/q, so that a row near zero can end too."""
-    norm, load = 0.0, 0.0
+def length(y: Array) -> float:
+    """‖y‖."""
+    total = 0.0
     for r in range(y.size):
-        norm += y[r] * y[r]
-        load += l[r] * l[r]
-    return sqrt(norm) + 1e-4 * sqrt(load) / steepest
+        total += y[r] * y[r]
+    return sqrt(total)
 
 
 @kernel
-def sweep_row(Q: Array, y: Array, g: Array, upper: float) -> None:
-    """Each coordinate to its own minimiser in turn; a coordinate with Qᵣᵣ = 0 goes to a bound, or stays if flat."""
+def sweep_row(S: Array, y: Array, g: Array, bound: Array) -> None:
+    """Each coordinate to its own minimiser in turn; a flat one goes to the bound it is drawn to, or stays."""
     for r in range(y.size):
-        if Q[r, r] > 0.0:
-            new = min(max(y[r] - g[r] / Q[r, r], 0.0), upper)
+        if S[r, r] > 0.0:
+            new = min(max(y[r] - g[r] / S[r, r], 0.0), bound[r])
         elif g[r] > 0.0:
             new = 0.0
-        elif g[r] < 0.0 and upper < inf:
-            new = upper
+        elif g[r] < 0.0 and bound[r] < inf:
+            new = bound[r]
         else:
             continue
         step = new - y[r]
         if step != 0.0:
             y[r] = new
             for s in range(y.size):
-                g[s] += step * Q[r, s]
+                g[s] += step * S[r, s]
 
 
 @kernel
-def free_face(y: Array, upper: float, face: Indices) -> int:
+def free_face(y: Array, bound: Array, face: Indices) -> int:
     """The coordinates strictly inside of their bounds → face; how many they are."""
     size = 0
     for r in range(y.size):
-        if 0.0 < y[r] < upper:
+        if 0.0 < y[r] < bound[r]:
             face[size] = r
             size += 1
     return size
 
 
 @kernel
-def newton_on_face(Q: Array, y: Array, g: Array, upper: float, face: Indices, C: Array, d: Array) -> bool:
-    """One Newton step on a face, shortened to the first bound it meets; whether it was taken whole."""
-    for k in range(face.size):
-        d[k] = -g[face[k]]
-    if not solve_face(Q, face, C, d):
+def newton_on_face(S: Array, load: Array, y: Array, g: Array, bound: Array, face: Indices, C: Array, d: Array) -> bool:
+    """A Newton step on a face and a second one to refine it; false if a bound was met, where the step ends.
+
+    y and its gradient g are written.
+    """
+    if not factor_face(S, face, C):
         return True
-    share, first = 1.0, -1
-    for k in range(face.size):
-        room = -y[face[k]] if d[k] < 0.0 else upper - y[face[k]]
-        if d[k] != 0.0 and room / d[k] < share:
-            share, first = room / d[k], k
-    for k in range(face.size):
-        y[face[k]] = min(max(y[face[k]] + share * d[k], 0.0), upper)
-    if first >= 0:
-        y[face[first]] = 0.0 if d[first] < 0.0 else upper
-    return first < 0
+    for _ in range(2):
+        for k in range(face.size):
+            d[k] = -g[face[k]]
+        solve_factored(C, d[: face.size])
+        share, first = 1.0, -1
+        for k in range(face.size):
+            room = -y[face[k]] if d[k] < 0.0 else bound[face[k]] - y[face[k]]
+            if d[k] != 0.0 and room / d[k] < share:
+                share, first = room / d[k], k
+        for k in range(face.size):
+            y[face[k]] = min(max(y[face[k]] + share * d[k], 0.0), bound[face[k]])
+        if first >= 0:
+            y[face[first]] = 0.0 if d[first] < 0.0 else bound[face[first]]
+        gradient(S, load, y, g)
+        if first >= 0:
+            return False
+    return True
 
 
 @kernel
-def solve_face(Q: Array, face: Indices, C: Array, d: Array) -> bool:
-    """Q[face, face]⁻¹ d → d, by a Cholesky factor in C; false where that block is zero.
+def factor_face(Q: Array, face: Indices, C: Array) -> bool:
+    """Cholesky factor of Q[face, face] → C; false where that block is zero.
 
-    The block may be singular: the factor gets a ridge of rounding size. A flat direction then has no solution
-    component, and a direction without a minimum a huge one, which the caller stops at a bound.
+    The block may be singular: the factor gets a ridge of rounding size. A flat direction then has no step, and a
+    direction without a minimum a huge one, which the caller stops at a bound.
     """
-    n = face.size
     steepest = 0.0
-    for k in range(n):
+    for k in range(face.size):
         steepest = max(steepest, Q[face[k], face[k]])
     if steepest <= 0.0:
         return False
-    ridge = 1e-14 * n * steepest
-    for k in range(n):
+    ridge = 1e-15 * face.size * steepest
+    for k in range(face.size):
         for m in range(k):
             total = Q[face[k], face[m]]
             for q in range(m):
@@ -301,6 +324,14 @@ def solve_face(Q: Array, face: Indices, C: Array, d: Array) -> bool:
         for q in range(k):
             total -= C[k, q] ** 2
         C[k, k] = sqrt(max(total, ridge))
+    return True
+
+
+@kernel
+def solve_factored(C: Array, d: Array) -> None:
+    """(CCᵀ)⁻¹ d → d."""
+    n = d.size
+    for k in range(n):
         total = d[k]
         for q in range(k):
             total -= C[k, q] * d[q]
@@ -310,7 +341,6 @@ def solve_face(Q: Array, face: Indices, C: Array, d: Array) -> bool:
         for q in range(k + 1, n):
             total -= C[q, k] * d[q]
         d[k] = total / C[k, k]
-    return True
 
 
 # ── the sub-problem under a norm bound on each column ──────────────────────────────────────────────────────────
@@ -359,13 +389,15 @@ def column_curvature(Q: Array, Y: Array, out: Array) -> None:
     → out (R, R).
     """
     R = Q.shape[0]
-    face, d, C = np.empty(R, np.int64), np.empty(R), np.empty((R, R))
+    face, d, C, unbounded = np.empty(R, np.int64), np.empty(R), np.empty((R, R)), np.full(R, inf)
     out[:, :] = 0.0
     for i in range(Y.shape[0]):
-        size = free_face(Y[i], inf, face)
+        size = free_face(Y[i], unbounded, face)
+        if size == 0 or not factor_face(Q, face[:size], C):
+            continue
         for k in range(size):
             d[:size] = 0.0
             d[k] = 1.0
-            solve_face(Q, face[:size], C, d)
+            solve_factored(C, d[:size])
             for m in range(size):
                 out[face[k], face[m]] += Y[i, face[k]] * d[m] * Y[i, face[m]]

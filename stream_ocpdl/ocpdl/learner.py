@@ -24,7 +24,7 @@ from stream_ocpdl.ocpdl.arrays import Array
 from stream_ocpdl.ocpdl.batch import Batch, read_batch
 from stream_ocpdl.ocpdl.problem import Problem, Sets
 from stream_ocpdl.ocpdl.quadratic import objective, product
-from stream_ocpdl.ocpdl.solvers import box_solver, minimise_near
+from stream_ocpdl.ocpdl.solvers import Solution, box_solver, minimise_near
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
@@ -37,6 +37,17 @@ class Coding:
     losses: Array
     at_bound: int
     rounds: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Update:
+    """The loadings D_t, f̂_t(D_{t−1}) and f̂_t(D_t), which modes the radius held back, and what finding them took."""
+
+    loadings: tuple[Array, ...]
+    before: float
+    after: float
+    radius_active: tuple[bool, ...]
+    rounds: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,23 +122,23 @@ def advance(problem: Problem, state: State, X: Any, workers: Workers = SERIAL) -
 
     coding = encode(problem, sets, state.loadings, batch, workers)
     aggregates = absorb(state.aggregates, batch.X, batch.energy, coding.H, w, workers)
-    loadings, before, after, active, rounds = update_loadings(problem, sets, state.loadings, aggregates, w, workers)
+    update = update_loadings(problem, sets, state.loadings, aggregates, w, workers)
 
     step = Step(
         t=t,
         N=N,
         weight=w,
         coding=coding,
-        surrogate_before=before,
-        surrogate=after,
-        movements=tuple(kernels.distance(U, V) for U, V in zip(loadings, state.loadings, strict=True)),
+        surrogate_before=update.before,
+        surrogate=update.after,
+        movements=tuple(kernels.distance(U, V) for U, V in zip(update.loadings, state.loadings, strict=True)),
         radii=tuple(w * c for c in sets.radii),
-        radius_active=active,
-        rounds=rounds,
+        radius_active=update.radius_active,
+        rounds=update.rounds,
     )
-    if not all(map(isfinite, (before, after, *step.movements))):
+    if not all(map(isfinite, (step.surrogate, *step.movements))):
         raise NumericError(f"step {t} has a result that is not finite and was discarded; rescale the data")
-    return State(t, N, state.scale, state.at_bound + coding.at_bound, loadings, aggregates), step
+    return State(t, N, state.scale, state.at_bound + coding.at_bound, update.loadings, aggregates), step
 
 
 def settle(problem: Problem, state: State, batch: Batch) -> State:
@@ -152,25 +163,24 @@ def encode(problem: Problem, sets: Sets, loadings: Sequence[Array], batch: Batch
 
 
 def update_loadings(
-    problem: Problem,
-    sets: Sets,
-    old: Sequence[Array],
-    aggregates: Aggregates,
-    w: float,
-    workers: Workers = SERIAL,
-) -> tuple[tuple[Array, ...], float, float, tuple[bool, ...], tuple[int, ...]]:
-    """One cycle over the modes; with f̂_t before and after it, which modes the radius held back, and the rounds."""
+    problem: Problem, sets: Sets, old: Sequence[Array], aggregates: Aggregates, w: float, workers: Workers = SERIAL
+) -> Update:
+    """One cycle over the modes: each minimises f̂_t over its set and radius, eq:dict_update_OCPDL."""
     intermediate = Intermediate(aggregates, old, workers)
     constant = aggregates.E + problem.sparsity * aggregates.P + problem.ridge * float(np.trace(aggregates.A))
-    loadings, solutions = [], []
+    solutions: list[Solution] = []
+    surrogates: list[float] = []
     for i, (U, C, c) in enumerate(zip(old, sets.loadings, sets.radii, strict=True)):
         A, B = intermediate(i)
-        if i == 0:
-            before = constant + objective(U, A, B)
-        solution = minimise_near(A, B, C, U, c * w, problem.tolerance, workers)
-        intermediate.update(i, solution.Y)
-        loadings.append(solution.Y)
-        solutions.append(solution)
-    after = constant + objective(loadings[-1], A, B)
-    active, rounds = zip(*((s.multiplier > 0.0, s.rounds) for s in solutions), strict=True)
-    return tuple(loadings), before, after, active, rounds
+        surrogates.append(constant + objective(U, A, B))
+        if not isfinite(surrogates[-1]):
+            raise NumericError(f"the surrogate loss is {surrogates[-1]}: the step was discarded; rescale the data")
+        solutions.append(minimise_near(A, B, C, U, c * w, problem.tolerance, workers))
+        intermediate.update(i, solutions[-1].Y)
+    return Update(
+        loadings=tuple(solution.Y for solution in solutions),
+        before=surrogates[0],
+        after=constant + objective(solutions[-1].Y, A, B),
+        radius_active=tuple(solution.multiplier > 0.0 for solution in solutions),
+        rounds=tuple(solution.rounds for solution in solutions),
+    )

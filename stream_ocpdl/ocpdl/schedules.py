@@ -71,7 +71,7 @@ class PowerLaw:
             return Verdict(False, "w_{t+1}⁻¹ − w_t⁻¹ exceeds 1 (β = 1 allows no logarithm, β > 1 nothing)")
         if beta < 0.75 or (beta == 0.75 and delta <= 0.5):
             return Verdict(False, "Σ w_t² √t diverges (needs β > 3/4, or β = 3/4 and δ > 1/2)")
-        return Verdict(True, f"w_t = Θ(t^−{beta:g} (log t)^−{delta:g})")
+        return Verdict(True, f"w_t = Θ(t^−{beta:g}" + (f" (log t)^−{delta:g})" if delta else ")"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, sqrt
 
 import numpy as np
@@ -24,6 +24,12 @@ from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
 ON_THE_SPHERE = 1e-12
 """How close, relatively, a search for multipliers brings a norm to its bound."""
+
+FLAT = 1e-11
+"""A pull towards the start, relative to Q, that selects the nearest minimiser where Q is flat and has many."""
+
+ROUNDING = 1e-14
+"""How far, relatively, a point may lie outside of a ball and still count as on its sphere."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,8 +54,14 @@ def minimise_near(
     tolerance: float,
     workers: Workers = SERIAL,
 ) -> Solution:
-    """argmin over C ∩ {‖Y − start‖_F ≤ radius}, eq:Alg1_search_restriction; the start must be in C."""
-    return within_ball(solver_of(C, tolerance, workers), Q, L, start, radius, start)
+    """argmin over C ∩ {‖Y − start‖_F ≤ radius}, eq:Alg1_search_restriction; the start must be in C.
+
+    Among several minimisers it is the one nearest to the start.
+    """
+    finer = max(1e-3 * tolerance, 2e-14)  # where Q is nearly flat a small residual leaves ‖Y − start‖ uncertain
+    pull = np.where(np.diagonal(Q) > 0.0, FLAT * largest_diagonal(Q), 0.0)  # an atom with Qᵣᵣ = 0 stays by itself
+    Q, L = Q + np.diag(pull), L + pull * start
+    return within_ball(solver_of(C, finer, workers), Q, L, start, radius, start)
 
 
 def project_near(V: Array, C: Constraint, centre: Array, radius: float) -> Array:
@@ -95,47 +107,46 @@ def within_ball(solve: Solver, Q: Array, L: Array, centre: Array, radius: float,
 
     Y(μ), the solver's answer to (Q + μI, L + μ·centre), moves monotonically from the free minimiser to the centre.
     The root of radius/‖Y(μ) − centre‖ − 1, which rises and is nearly linear in μ, is bracketed by zero and by
-    ‖L − centre·Q‖/radius (strong convexity). A point found a hair outside is drawn in along the segment to the
-    centre, which lies in C.
+    ‖L − centre·Q‖/radius (strong convexity). The answer is taken from the inner end of the last bracket: where Q is so
+    flat that rounding blurs the norm, μ is so small that staying a little inside costs nothing.
     """
     found = solve(Q, L, start)
     gap = kernels.distance(found.Y, centre)
-    if gap <= radius:
-        return found
-    eye, rounds = np.eye(len(Q)), found.rounds
+    if gap <= radius * (1.0 + ROUNDING):
+        return replace(found, multiplier=0.0)
+    eye, rounds, inner = np.eye(len(Q)), found.rounds, Solution(centre, 0)
 
     def excess(mu: float) -> float:
-        nonlocal found, rounds, gap
+        nonlocal found, inner, rounds
         found = solve(Q + mu * eye, L + mu * centre, found.Y)
         rounds += found.rounds
         gap = kernels.distance(found.Y, centre)
+        if gap <= radius * (1.0 + ROUNDING):
+            inner = Solution(found.Y, 0, mu)
         return radius / gap - 1.0 if gap > 0.0 else inf
 
-    mu = rising_root(excess, kernels.distance(L, product(centre, Q)) / radius, radius / gap - 1.0)
-    Y = found.Y if gap <= radius else centre + (radius / gap) * (found.Y - centre)
-    return Solution(Y, rounds, mu)
+    close_in(excess, kernels.distance(L, product(centre, Q)) / radius, radius / gap - 1.0)
+    return replace(inner, rounds=rounds)
 
 
-def rising_root(excess: Callable[[float], float], high: float, at_zero: float) -> float:
-    """The root in (0, high] of a rising function, by false position (Illinois) with a bisection now and then.
+def close_in(excess: Callable[[float], float], high: float, at_zero: float) -> None:
+    """Call a rising function at points that close in on its root in (0, high], the last of them at or above the root.
 
-    The function is always called last at the value returned.
+    False position (Illinois), with a bisection now and then.
     """
-    low, f_low, f_high = 0.0, at_zero, excess(high)
-    mu, f, side = high, f_high, 0
-    for turn in range(200):
-        if abs(f) <= ON_THE_SPHERE or high - low <= 1e-15 * high:
+    low, f_low, f_high, side = 0.0, at_zero, excess(high), 0
+    for turn in range(100):
+        if f_high <= ON_THE_SPHERE or high - low <= 1e-15 * high:
             break
         mu = low + (high - low) * (f_low / (f_low - f_high)) if f_high < inf else 0.0
         if turn % 4 == 3 or not low < mu < high:
             mu = 0.5 * (low + high)
         f = excess(mu)
-        if f > 0.0:
+        if f >= 0.0:
             high, f_high, f_low = mu, f, f_low / 2 if side > 0 else f_low
         else:
             low, f_low, f_high = mu, f, f_high / 2 if side < 0 else f_high
-        side = 1 if f > 0.0 else -1
-    return mu
+        side = 1 if f >= 0.0 else -1
 
 
 # ── norm-bounded columns ───────────────────────────────────────────────────────────────────────────────────────
@@ -154,8 +165,10 @@ def columns_solver(bound: float, tolerance: float, workers: Workers = SERIAL) ->
         Y, rounds = swept_columns(Q, L, bound, start, tolerance)
         steepness = largest_diagonal(Q)
         epsilon = 1e-7 * steepness * np.eye(len(Q))
+        bad = inf
         for _ in range(30):
-            if moved(Y, Q, L, C.project, steepness) <= tolerance:
+            worse, bad = bad, moved(Y, Q, L, C.project, steepness)
+            if bad <= tolerance or bad > 0.5 * worse:
                 break
             Y, used = priced_columns(Q + epsilon, L + product(Y, epsilon), bound, Y, tolerance, workers)
             rounds += used
@@ -183,7 +196,7 @@ def priced_columns(
     Y(ν) minimises over Y ≥ 0 with Q + diag(ν). The dual function −⟨Y(ν), L⟩ − bound² Σν is concave, with gradient
     ‖y_r‖² − bound².
     """
-    rows, limit, nu = box_solver(inf, 1e-3 * tolerance, workers), bound * bound, np.zeros(len(Q))
+    rows, limit = box_solver(inf, max(1e-3 * tolerance, 1e-14), workers), bound * bound
     slack = np.sum(start * start, axis=0) - limit
     pull = -np.sum(start * half_gradient(start, Q, L), axis=0)
     nu = np.where(slack > -1e-6 * limit, np.maximum(pull, 0.0), 0.0) / limit
@@ -210,9 +223,10 @@ def newton_step(Q: Array, Y: Array, slack: Array, free: Indices) -> Array:
     """The step of the multipliers that would bring the free columns' norms to the bound."""
     curvature, work, step = np.empty_like(Q), np.empty_like(Q), np.zeros(len(Q))
     kernels.column_curvature(Q, Y, curvature)
-    d = 0.5 * slack[free]
-    kernels.solve_face(curvature, free, work, d)
-    step[free] = d
+    if kernels.factor_face(curvature, free, work):
+        d = 0.5 * slack[free]
+        kernels.solve_factored(work, d)
+        step[free] = d
     return step
 
 

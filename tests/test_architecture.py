@@ -1,0 +1,103 @@
+"""The picture of the package in the README is true: imports go down, never up."""
+
+import ast
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "stream_ocpdl"
+
+LAYERS = [
+    {"ocpdl.arrays", "errors"},
+    {"ocpdl.kernels", "ocpdl.workers", "ocpdl.schedules", "ocpdl.constraints", "ocpdl.fingerprint"},
+    {"ocpdl.quadratic", "ocpdl.aggregates", "ocpdl.problem"},
+    {"ocpdl.solvers", "ocpdl.batch", "ocpdl.state"},
+    {"ocpdl.learner", "ocpdl.diagnostics"},
+    {"estimator"},
+    {"cli.demo"},
+    {"cli"},
+    {"__main__"},
+]
+"""From the ground up. A module may import from layers below its own, and from nowhere else in the package."""
+
+ALLOWED_OUTSIDE = {"ocpdl": {"numpy", "numba", "llvmlite"}}
+"""What the mathematics may import besides the standard library."""
+
+FORBIDDEN_IN_MATHEMATICS = {"time", "datetime", "logging", "pathlib", "os", "io", "random", "threading", "socket"}
+
+
+def modules():
+    """Every module of the package as (dotted name inside of the package, syntax tree)."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if name not in ("", "ocpdl"):  # these two only gather names
+            yield name, ast.parse(path.read_text())
+
+
+def imports(tree):
+    """Absolute names of all imported modules."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            inside = {name for name in names if name.removeprefix("stream_ocpdl.") in ALL}
+            yield from inside or {node.module}
+
+
+ALL = {name for name, _ in modules()}
+
+
+@pytest.mark.parametrize(("name", "tree"), list(modules()), ids=lambda value: value if isinstance(value, str) else "")
+def test_imports_go_down(name, tree):
+    """Each module has a layer, and imports only from layers below it."""
+    level = next((k for k, layer in enumerate(LAYERS) if name in layer), None)
+    assert level is not None, f"{name} is not in the picture"
+    below = set().union(*LAYERS[:level])
+    for imported in imports(tree):
+        if imported.startswith("stream_ocpdl."):
+            assert imported.removeprefix("stream_ocpdl.") in below, f"{name} imports {imported}"
+
+
+@pytest.mark.parametrize(("name", "tree"), list(modules()), ids=lambda value: value if isinstance(value, str) else "")
+def test_the_mathematics_is_alone(name, tree):
+    """ocpdl/ imports NumPy, Numba and the standard library, without its clocks, files and logs."""
+    if not name.startswith("ocpdl."):
+        return
+    for imported in imports(tree):
+        root = imported.split(".")[0]
+        if root != "stream_ocpdl":
+            assert root in sys.stdlib_module_names | ALLOWED_OUTSIDE["ocpdl"]
+            assert root not in FORBIDDEN_IN_MATHEMATICS, f"{name} imports {imported}"
+
+
+def test_the_picture_has_no_ghosts():
+    """Every module in the picture exists."""
+    assert set().union(*LAYERS) == ALL
+
+
+def test_the_readme_shows_every_module():
+    """The tree in the README names every file of the package."""
+    readme = (PACKAGE.parent / "README.md").read_text()
+    missing = [path.name for path in PACKAGE.rglob("*.py") if path.stem != "__init__" and path.name not in readme]
+
+    assert not missing
+
+
+def test_importing_is_cheap():
+    """Importing the package takes at most 1.5 times as long as importing Numba alone, best of five."""
+
+    def seconds(module):
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            subprocess.run([sys.executable, "-c", f"import {module}"], check=True)  # noqa: S603
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    assert seconds("stream_ocpdl") <= 1.5 * seconds("numba")
