@@ -15,7 +15,7 @@ from stream_ocpdl import (
 )
 
 MISTAKES = [
-    ({"rank": 0}, "rank must be at least 1, not 0"),
+    ({"rank": 0}, "rank must be a whole number, at least 1, not 0"),
     ({"shape": ()}, "shape must be one positive size a mode"),
     ({"shape": (3, 0)}, "shape must be one positive size a mode"),
     ({"shape": 5}, "shape must be the sizes of the modes"),
@@ -23,7 +23,12 @@ MISTAKES = [
     ({"ridge": float("nan")}, "ridge must be nonnegative"),
     ({"weights": 0.5}, "weights must be a schedule"),
     ({"per": "week"}, "per must be 'tensor' or 'step'"),
-    ({"batch_size": 0}, "batch_size must be at least 1"),
+    ({"batch_size": 0}, "batch_size must be a whole number, at least 1"),
+    ({"rank": "5"}, "rank must be a whole number"),
+    ({"rank": 2.5}, "rank must be a whole number"),
+    ({"shape": (3.5, 2)}, "shape must be the sizes of the modes"),
+    ({"seed": -1}, "seed must be"),
+    ({"ridge": "a"}, "ridge must be"),
     ({"radius": 0.0}, "radius must be positive"),
     ({"radius": "large"}, "radius must be positive"),
     ({"constraints": "nonnegative"}, "constraints must be"),

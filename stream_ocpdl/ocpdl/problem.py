@@ -13,6 +13,7 @@ means nothing. Then columns have norm at most one, and the penalty itself bounds
 
 from dataclasses import dataclass
 from math import inf, isfinite, prod, sqrt
+from operator import index
 from typing import Literal
 
 import numpy as np
@@ -21,6 +22,8 @@ from stream_ocpdl.errors import ConfigError
 from stream_ocpdl.ocpdl.arrays import Array
 from stream_ocpdl.ocpdl.constraints import Constraint, NonnegativeBall, NonnegativeColumns
 from stream_ocpdl.ocpdl.schedules import PowerLaw, Schedule
+
+WHOLE, REAL = (int, np.integer), (int, float, np.integer, np.floating)
 
 WEIGHTS = PowerLaw(beta=0.76)
 """The best, in measurements, of the schedules that satisfy (A3): just inside of its bound β > 3/4."""
@@ -68,7 +71,7 @@ class Problem:
 
     >>> Problem(shape=(4, 5), rank=0)
     Traceback (most recent call last):
-    stream_ocpdl.errors.ConfigError: rank must be at least 1, not 0
+    stream_ocpdl.errors.ConfigError: rank must be a whole number, at least 1, not 0
     """
 
     shape: tuple[int, ...]
@@ -86,20 +89,24 @@ class Problem:
 
     def __post_init__(self) -> None:
         try:
-            object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
+            object.__setattr__(self, "shape", tuple(index(size) for size in self.shape))
         except TypeError:
             raise ConfigError(f"shape must be the sizes of the modes, such as (90, 5000), not {self.shape!r}") from None
         _require(len(self.shape) >= 1 and min(self.shape) >= 1, "shape", "one positive size a mode", self.shape)
-        _require(self.rank >= 1, "rank", "at least 1", self.rank)
-        _require(0 <= self.sparsity < inf, "sparsity", "nonnegative and finite", self.sparsity)
-        _require(0 <= self.ridge < inf, "ridge", "nonnegative and finite", self.ridge)
+        for name in ("rank", "batch_size"):
+            value = getattr(self, name)
+            _require(isinstance(value, WHOLE) and value >= 1, name, "a whole number, at least 1", value)
+        for name in ("sparsity", "ridge"):
+            value = getattr(self, name)
+            _require(isinstance(value, REAL) and 0 <= value < inf, name, "nonnegative and finite", value)
+        _require(isinstance(self.seed, WHOLE) and self.seed >= 0, "seed", "a whole number, at least 0", self.seed)
+        _require(isinstance(self.tolerance, REAL) and 0 < self.tolerance < 1, "tolerance", "in (0, 1)", self.tolerance)
         _require(isinstance(self.weights, Schedule), "weights", "a schedule, such as PowerLaw()", self.weights)
         _require(self.per in ("tensor", "step"), "per", "'tensor' or 'step'", self.per)
-        _require(self.batch_size >= 1, "batch_size", "at least 1", self.batch_size)
         _require(self.dtype in ("float64", "float32"), "dtype", "'float64' or 'float32'", self.dtype)
-        _require(0 < self.tolerance < 1, "tolerance", "between 0 and 1", self.tolerance)
-        if self.radius is not None and self.radius != "auto":
-            _require(0 < self.radius < inf, "radius", "positive and finite, 'auto' or None", self.radius)
+        c = self.radius
+        valid = c is None or c == "auto" or (isinstance(c, REAL) and 0 < c < inf)
+        _require(valid, "radius", "positive and finite, 'auto' or None", c)
         if isinstance(self.constraints, tuple):
             _require(len(self.constraints) == self.modes, "constraints", "one for each mode", self.constraints)
         for C in self.constraints if isinstance(self.constraints, tuple) else (self.constraints,):
@@ -175,6 +182,6 @@ class Problem:
         return 2.0 * bound if self.radius == "auto" else float(self.radius)
 
 
-def _require(holds: bool, name: str, wanted: str, got: object) -> None:
+def _require(holds: object, name: str, wanted: str, got: object) -> None:
     if not holds:
         raise ConfigError(f"{name} must be {wanted}, not {got!r}")

@@ -28,17 +28,23 @@ ON_THE_SPHERE = 1e-12
 FLAT = 1e-11
 """A pull towards the start, relative to Q, that selects the nearest minimiser where Q is flat and has many."""
 
+PROXIMAL = 1e-7
+"""The pull of a proximal step: Q becomes well enough conditioned for every search, and a few steps undo the pull."""
+
 ROUNDING = 1e-14
 """How far, relatively, a point may lie outside of a ball and still count as on its sphere."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solution:
-    """A minimiser, the rounds that finding it took, and the multiplier of the ball it was sought in."""
+    """A minimiser, the rounds that finding it took, the multiplier of the ball it was sought in, and whether the
+    search met its tolerance.
+    """
 
     Y: Array
     rounds: int
     multiplier: float = 0.0
+    settled: bool = True
 
 
 Solver = Callable[[Array, Array, Array], Solution]
@@ -46,22 +52,28 @@ Solver = Callable[[Array, Array, Array], Solution]
 
 
 def minimise_near(
-    Q: Array,
-    L: Array,
-    C: Constraint,
-    start: Array,
-    radius: float,
-    tolerance: float,
-    workers: Workers = SERIAL,
+    Q: Array, L: Array, C: Constraint, start: Array, radius: float, tolerance: float, workers: Workers = SERIAL
 ) -> Solution:
     """argmin over C ∩ {‖Y − start‖_F ≤ radius}, eq:Alg1_search_restriction; the start must be in C.
 
-    Among several minimisers it is the one nearest to the start.
+    Among several minimisers it is the one nearest to the start. Where Q is so flat that a search for multipliers does
+    not settle, proximal steps do: each minimises with PROXIMAL·‖Y − Y_before‖² added.
     """
     finer = max(1e-3 * tolerance, 2e-14)  # where Q is nearly flat a small residual leaves ‖Y − start‖ uncertain
-    pull = np.where(np.diagonal(Q) > 0.0, FLAT * largest_diagonal(Q), 0.0)  # an atom with Qᵣᵣ = 0 stays by itself
-    Q, L = Q + np.diag(pull), L + pull * start
-    return within_ball(solver_of(C, finer, workers), Q, L, start, radius, start)
+    solver = solver_of(C, finer, workers)
+
+    def pulled(pull: float, towards: Array, warm: Array) -> Solution:
+        pulls = np.where(np.diagonal(Q) > 0.0, pull * largest_diagonal(Q), 0.0)  # an atom with Qᵣᵣ = 0 stays by itself
+        return within_ball(solver, Q + np.diag(pulls), L + pulls * towards, start, radius, warm)
+
+    solution = pulled(FLAT, start, start)
+    rounds, steps, Y = solution.rounds, 0, start
+    while not solution.settled and steps < 20:
+        solution = pulled(PROXIMAL, Y, solution.Y)
+        pull_left = PROXIMAL * kernels.distance(solution.Y, Y)
+        rounds, steps, Y = rounds + solution.rounds, steps + 1, solution.Y
+        solution = replace(solution, settled=solution.settled and pull_left <= 0.1 * tolerance * norm(Y))
+    return replace(solution, rounds=rounds)
 
 
 def project_near(V: Array, C: Constraint, centre: Array, radius: float) -> Array:
@@ -114,7 +126,7 @@ def within_ball(solve: Solver, Q: Array, L: Array, centre: Array, radius: float,
     gap = kernels.distance(found.Y, centre)
     if gap <= radius * (1.0 + ROUNDING):
         return replace(found, multiplier=0.0)
-    eye, rounds, inner = np.eye(len(Q)), found.rounds, Solution(centre, 0)
+    eye, rounds, inner = np.eye(len(Q)), found.rounds, Solution(centre, 0, settled=False)
 
     def excess(mu: float) -> float:
         nonlocal found, inner, rounds
@@ -122,7 +134,8 @@ def within_ball(solve: Solver, Q: Array, L: Array, centre: Array, radius: float,
         rounds += found.rounds
         gap = kernels.distance(found.Y, centre)
         if gap <= radius * (1.0 + ROUNDING):
-            inner = Solution(found.Y, 0, mu)
+            settled = found.settled and gap >= radius * (1.0 - ON_THE_SPHERE)
+            inner = Solution(found.Y, 0, mu, settled)
         return radius / gap - 1.0 if gap > 0.0 else inf
 
     close_in(excess, kernels.distance(L, product(centre, Q)) / radius, radius / gap - 1.0)
@@ -153,26 +166,19 @@ def close_in(excess: Callable[[float], float], high: float, at_zero: float) -> N
 
 
 def columns_solver(bound: float, tolerance: float, workers: Workers = SERIAL) -> Solver:
-    """Minimiser over columns in {y ≥ 0, ‖y‖ ≤ bound}.
-
-    Sweeps come first; they settle within a few dozen unless Q is ill conditioned. Then proximal steps: each solves
-    the problem with Q + εI and L + εY exactly, by Newton steps on the columns' multipliers. The ε makes the problem of
-    the multipliers smooth where Q is singular, and its effect vanishes as the steps converge.
-    """
+    """Minimiser over columns in {y ≥ 0, ‖y‖ ≤ bound}: by sweeps, and where these are slow by pricing the columns."""
     C = NonnegativeColumns(bound)
 
     def solve(Q: Array, L: Array, start: Array) -> Solution:
-        Y, rounds = swept_columns(Q, L, bound, start, tolerance)
         steepness = largest_diagonal(Q)
-        epsilon = 1e-7 * steepness * np.eye(len(Q))
-        bad = inf
-        for _ in range(30):
-            worse, bad = bad, moved(Y, Q, L, C.project, steepness)
-            if bad <= tolerance or bad > 0.5 * worse:
-                break
-            Y, used = priced_columns(Q + epsilon, L + product(Y, epsilon), bound, Y, tolerance, workers)
-            rounds += used
-        return Solution(Y, rounds)
+        Y, rounds = swept_columns(Q, L, bound, start, tolerance)
+        bad = moved(Y, Q, L, C.project, steepness)
+        if bad > tolerance:
+            priced, used = priced_columns(Q, L, bound, Y, tolerance, workers)
+            after, rounds = moved(priced, Q, L, C.project, steepness), rounds + used
+            if after < bad:
+                Y, bad = priced, after
+        return Solution(Y, rounds, settled=bad <= tolerance)
 
     return solve
 
@@ -252,6 +258,6 @@ def gradient_solver(C: Constraint, tolerance: float, steps: int = 20_000) -> Sol
             else:
                 Z = new + ((momentum - 1.0) / following) * (new - Y)
             momentum, Y = following, new
-        return Solution(Y, steps)
+        return Solution(Y, steps, settled=False)
 
     return solve

@@ -94,10 +94,9 @@ class State:
             arrays = _read_arrays(view, offset, shape, rank, dtype)
             E, P, scale = (float.fromhex(header[name]) for name in ("E", "P", "scale"))
             aggregates = Aggregates(arrays[-2], arrays[-1], E, P)
-            counts = (int(header[name]) for name in ("t", "N", "at_bound"))
+            t, N, at_bound = (int(header[name]) for name in ("t", "N", "at_bound"))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise StateError(f"the header of the state is not usable: {error}") from error
-        t, N, at_bound = counts
         return cls(t, N, scale, at_bound, tuple(arrays[:-2]), aggregates)
 
     def belongs_to(self, problem: Problem) -> None:
