@@ -4,7 +4,14 @@
     ├── ConfigError     the operator: a setting or an argument makes no sense   (also a ValueError)
     ├── DataError       the producer of the data: this input cannot be learned  (also a ValueError)
     ├── NumericError    whoever scaled the data: a step left the range of floating point
-    └── StateError      the operator: these bytes are not the state they should be
+    ├── StateError      the operator: these bytes are not the state they should be
+    ├── DecodeError     the producer of the data: these bytes are not a message  (also a DataError)
+    ├── LineageError    the operator: journal, checkpoint, input and settings do not belong together
+    ├── InputLost       the operator: input that has to be read (again) is gone
+    ├── Fenced          nobody: another process has taken over, and this one must stop
+    └── BrokerError     the broker, or the way to it: tried again, and given up in the end
+
+`exit_code` is what a command ends with: 2 a setting, 3 the data, 4 the history, 5 taken over, 6 the broker, 1 a bug.
 
 An error leaves everything as it was: a learner that raised still has the state of the step before.
 """
@@ -13,18 +20,56 @@ An error leaves everything as it was: a learner that raised still has the state 
 class OcpdlError(Exception):
     """The root of every error this package raises on purpose."""
 
+    exit_code = 1
+
 
 class ConfigError(OcpdlError, ValueError):
     """A setting or an argument makes no sense; the message names it and says what would."""
+
+    exit_code = 2
 
 
 class DataError(OcpdlError, ValueError):
     """An input cannot be learned; the message names the argument and the first offending place."""
 
+    exit_code = 3
+
 
 class NumericError(OcpdlError, ArithmeticError):
     """A step had a result that is not finite; it was discarded."""
 
+    exit_code = 3
+
 
 class StateError(OcpdlError, ValueError):
     """Bytes or a state do not belong to this problem, or are damaged."""
+
+    exit_code = 4
+
+
+class DecodeError(DataError):
+    """The bytes of a message are not what its format asks for."""
+
+
+class LineageError(OcpdlError):
+    """A journal, a checkpoint or a configuration belongs to another history; going on would mix them."""
+
+    exit_code = 4
+
+
+class InputLost(OcpdlError):
+    """Input that has to be read, or read again, is no longer there."""
+
+    exit_code = 4
+
+
+class Fenced(OcpdlError):
+    """Another process writes this model now; whatever this one has in memory is void."""
+
+    exit_code = 5
+
+
+class BrokerError(OcpdlError):
+    """The broker did not do what it was asked for until the deadline, or refused for good."""
+
+    exit_code = 6

@@ -1,14 +1,39 @@
-"""The command line. Commands only wire parts together."""
+"""The command line. Commands only wire parts together; `errors` has the exit codes."""
+
+import sys
+from importlib import import_module
 
 import click
 
-from stream_ocpdl.cli.demo import demo
+from stream_ocpdl.errors import OcpdlError
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.Group):
+    """Commands that are imported when they are called, and errors in one line with their exit code."""
+
+    names = ("demo", "run", "verify")
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All of them."""
+        return list(self.names)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The one of this name."""
+        if cmd_name not in self.names:
+            return None
+        command: click.Command = getattr(import_module(f"stream_ocpdl.cli.{cmd_name}"), cmd_name)
+        return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a command; an error of ours is one readable line."""
+        try:
+            return super().invoke(ctx)
+        except OcpdlError as error:
+            click.echo(f"stream-ocpdl: {error}", err=True)
+            sys.exit(error.exit_code)
+
+
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="stream-ocpdl")
 def main() -> None:
     """Learn an online nonnegative CP-dictionary of the tensors that stream in."""
-
-
-main.add_command(demo)

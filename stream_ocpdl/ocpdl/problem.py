@@ -11,6 +11,7 @@ With a penalty on the codes a loose bound would be no bound: loadings would grow
 means nothing. Then columns have norm at most one, and the penalty itself bounds the codes (lem:H_bdd).
 """
 
+import hashlib
 from dataclasses import dataclass
 from math import inf, isfinite, prod, sqrt
 from operator import index
@@ -93,14 +94,15 @@ class Problem:
         except TypeError:
             raise ConfigError(f"shape must be the sizes of the modes, such as (90, 5000), not {self.shape!r}") from None
         _require(len(self.shape) >= 1 and min(self.shape) >= 1, "shape", "one positive size a mode", self.shape)
-        for name in ("rank", "batch_size"):
+        for name, least in (("rank", 1), ("batch_size", 1), ("seed", 0)):
             value = getattr(self, name)
-            _require(isinstance(value, WHOLE) and value >= 1, name, "a whole number, at least 1", value)
-        for name in ("sparsity", "ridge"):
+            _require(isinstance(value, WHOLE) and value >= least, name, f"a whole number, at least {least}", value)
+            object.__setattr__(self, name, int(value))
+        for name in ("sparsity", "ridge", "tolerance"):
             value = getattr(self, name)
             _require(isinstance(value, REAL) and 0 <= value < inf, name, "nonnegative and finite", value)
-        _require(isinstance(self.seed, WHOLE) and self.seed >= 0, "seed", "a whole number, at least 0", self.seed)
-        _require(isinstance(self.tolerance, REAL) and 0 < self.tolerance < 1, "tolerance", "in (0, 1)", self.tolerance)
+            object.__setattr__(self, name, float(value))
+        _require(0 < self.tolerance < 1, "tolerance", "in (0, 1)", self.tolerance)
         _require(isinstance(self.weights, Schedule), "weights", "a schedule, such as PowerLaw()", self.weights)
         _require(self.per in ("tensor", "step"), "per", "'tensor' or 'step'", self.per)
         _require(self.dtype in ("float64", "float32"), "dtype", "'float64' or 'float32'", self.dtype)
@@ -126,6 +128,10 @@ class Problem:
     def nonnegative(self) -> bool:
         """Whether loadings and codes are nonnegative in every mode, so that negative data make no sense."""
         return all(C.nonnegative for C in self.sets(1.0).loadings)
+
+    def digest(self) -> str:
+        """SHA-256 of everything that decides the bits of a state besides the data."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()
 
     def weight(self, t: int, N: int, b: int) -> float:
         """w_t of step t, a minibatch of b tensors that brings the number of tensors seen to N.

@@ -1,0 +1,64 @@
+"""The settings of a service, from a file. JSON for now, which is also YAML."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from stream_ocpdl.errors import ConfigError
+from stream_ocpdl.ocpdl.problem import Problem
+from stream_ocpdl.stream.batching import Batching
+from stream_ocpdl.stream.pipeline import Plan
+from stream_ocpdl.stream.service import Pace
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A model, its input, and where its checkpoints go: "topic", or a directory."""
+
+    model: str
+    input: str
+    bootstrap_servers: str
+    problem: dict[str, Any]
+    batching: dict[str, Any] = field(default_factory=dict)
+    pace: dict[str, Any] = field(default_factory=dict)
+    checkpoints: str = "topic"
+    snapshot_every: int = 100
+    digest_every: int = 100
+
+    def plan(self) -> Plan:
+        """What is to be learned."""
+        problem = _build(Problem, "problem", {"batch_size": self.batching.get("size", 32)} | self.problem)
+        batching = _build(Batching, "batching", self.batching)
+        return Plan(self.model, problem, batching, self.snapshot_every, self.digest_every)
+
+    def rhythm(self) -> Pace:
+        """How often what is written."""
+        return _build(Pace, "pace", self.pace)
+
+    def save(self, path: Path) -> None:
+        """Write a file that `load` reads."""
+        path.write_text(json.dumps({name: getattr(self, name) for name in self.__slots__}, indent=1) + "\n")
+
+
+def load(path: Path) -> Settings:
+    """Read a file of settings."""
+    try:
+        data = json.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} must hold an object with the settings")
+    return _build(Settings, str(path), data)
+
+
+def _build(kind: type[T], where: str, values: dict[str, Any]) -> T:
+    try:
+        return kind(**values)
+    except TypeError as error:
+        known = ", ".join(kind.__slots__)  # type: ignore[attr-defined]
+        raise ConfigError(f"{where}: {str(error).split(') ')[-1]}; the settings are {known}") from error

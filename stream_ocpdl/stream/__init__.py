@@ -1,0 +1,1 @@
+"""Bytes, batches and Kafka."""

@@ -1,0 +1,174 @@
+"""Checkpoints: a progress in bytes, with the place in the journal that it belongs to.
+
+A checkpoint is a manifest and the canonical bytes of the state. The manifest names size and SHA-256 of those bytes, the
+journal's link and offset at that step, and where reading goes on. A store keeps the newest few, writes each whole or
+not at all, and hands them out newest first; whether one is acceptable is for `recovery` to say.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self
+
+from stream_ocpdl.errors import DecodeError, OcpdlError, StateError
+from stream_ocpdl.ocpdl.fingerprint import fingerprint
+from stream_ocpdl.ocpdl.state import State
+from stream_ocpdl.stream.codec import frame, unframe
+from stream_ocpdl.stream.messages import kind_of
+from stream_ocpdl.stream.pipeline import Plan, Progress
+
+KEPT = 3
+"""How many checkpoints a store keeps: the newest may be damaged, and one more may be half written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a checkpoint is of."""
+
+    model: str
+    t: int
+    N: int
+    journal_offset: int
+    link: bytes
+    resume: dict[int, int]
+    cursor: int
+    problem: str
+    fingerprint: str
+    size: int
+    sha256: str
+
+    def to_bytes(self, payload: bytes = b"", **more: Any) -> bytes:
+        """The manifest as a message; `more` is what a store wants to find with it."""
+        return frame({"kind": "checkpoint", **asdict(self), **more}, payload)
+
+    @classmethod
+    def from_bytes(cls, value: bytes | None) -> tuple[Self, dict[str, Any], memoryview]:
+        """The manifest, the whole header, and the payload."""
+        header, payload = unframe(value)
+        kind_of(header, "checkpoint")
+        try:
+            return cls(**{name: header[name] for name in cls.__slots__}), header, payload
+        except (KeyError, TypeError) as error:
+            raise DecodeError(f"the manifest of the checkpoint is incomplete: {error}") from error
+
+
+def manifest_of(plan: Plan, progress: Progress, journal_offset: int) -> Manifest:
+    """The manifest of a progress whose last record is committed at this offset of the journal."""
+    state, sha, size = progress.state, hashlib.sha256(), 0
+    for part in state.parts():
+        sha.update(part)
+        size += len(part)
+    return Manifest(
+        model=plan.model,
+        t=state.t,
+        N=state.N,
+        journal_offset=journal_offset,
+        link=progress.link,
+        resume=progress.resume,
+        cursor=progress.cursor,
+        problem=plan.problem.digest(),
+        fingerprint=fingerprint(),
+        size=size,
+        sha256=sha.hexdigest(),
+    )
+
+
+def progress_of(manifest: Manifest, data: bytes | bytearray) -> Progress:
+    """The progress that a checkpoint holds; its bytes must be those that the manifest names."""
+    if len(data) != manifest.size or hashlib.sha256(data).hexdigest() != manifest.sha256:
+        raise StateError(
+            f"the checkpoint of step {manifest.t} is damaged: its bytes do not have the hash of its manifest"
+        )
+    return Progress(State.from_bytes(data), manifest.link, dict(manifest.resume), manifest.cursor)
+
+
+class Candidate(NamedTuple):
+    """A checkpoint found in a store; its bytes are read when they are wanted."""
+
+    manifest: Manifest
+    load: Callable[[], bytes | bytearray]
+
+
+class CheckpointStore(Protocol):
+    """Where checkpoints are kept."""
+
+    def open(self) -> None:
+        """Fence every predecessor."""
+        ...
+
+    def save(self, manifest: Manifest, parts: Callable[[], Iterable[bytes | memoryview]]) -> None:
+        """Keep a checkpoint, whole or not at all; the bytes may be asked for more than once."""
+        ...
+
+    def candidates(self) -> Iterator[Candidate]:
+        """The checkpoints there are, newest first; those that cannot even be read are passed over."""
+        ...
+
+
+class DirectoryStore:
+    """Checkpoints as files of a directory, one each, named by step.
+
+    A file is written under another name, flushed to the disk and renamed, and then the directory is flushed: after a
+    power cut there is the old set of files or the new one.
+    """
+
+    def __init__(self, directory: Path, at: Callable[[str], None] = lambda _: None) -> None:
+        self._directory = directory
+        self._at = at
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def open(self) -> None:
+        """Nothing to do: a file is put in its place in one stroke."""
+
+    def save(self, manifest: Manifest, parts: Callable[[], Iterable[bytes | memoryview]]) -> None:
+        """Write, flush, rename, flush; then remove all but the newest few."""
+        final = self._directory / f"{manifest.model}-{manifest.t:012d}.checkpoint"
+        temporary = final.with_suffix(".writing")
+        with temporary.open("wb") as file:
+            file.write(manifest.to_bytes())
+            self._at("in-checkpoint")
+            for part in parts():
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(final)
+        _flush_directory(self._directory)
+        for old in self._files(manifest.model)[KEPT:]:
+            old.unlink()
+
+    def candidates(self) -> Iterator[Candidate]:
+        """The files, newest step first."""
+        for path in self._files("*"):
+            try:
+                manifest, offset = _read_manifest(path)
+            except (OcpdlError, OSError):
+                continue
+            yield Candidate(manifest, partial(_read_state, path, offset))
+
+    def _files(self, model: str) -> list[Path]:
+        return sorted(self._directory.glob(f"{model}-*.checkpoint"), key=lambda path: path.stem, reverse=True)
+
+
+def _read_manifest(path: Path) -> tuple[Manifest, int]:
+    """The manifest at the head of a file, and where the state begins."""
+    with path.open("rb") as file:
+        head = file.read(1 << 20)
+    manifest, _, payload = Manifest.from_bytes(head)
+    return manifest, len(head) - len(payload)
+
+
+def _read_state(path: Path, offset: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read()
+
+
+def _flush_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

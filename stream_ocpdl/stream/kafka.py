@@ -1,0 +1,400 @@
+"""Apache Kafka: the only file that imports confluent_kafka.
+
+What was learned of the broker and is relied on here:
+
+- `init_transactions` with a stable transactional.id fences every predecessor and aborts what it left open; only after
+  it does a read see all that was committed. It takes up to a second after a crash.
+- A topic is read to its end *as of now* by its high watermark, asked by a read_uncommitted consumer: a read_committed
+  one is told the last stable offset, which an open transaction holds back.
+- The commit of a transaction answers before its markers are written, and the next transaction then waits for
+  `retry.backoff.ms` at its first request: with the library's default ten transactions a second, with 5 ms about 150.
+- An aborted transaction is written again from the same bytes. A commit that timed out is asked again, never aborted.
+- `flush` on a fenced producer raises SystemError, so nothing is flushed inside of a transaction: the commit does it.
+- `send_offsets_to_transaction` does not always keep its timeout while brokers come and go, and cannot be cancelled
+  (librdkafka issues 5456, 5511): past all patience the process has to end, and to recover. `abandon` is called then.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from stream_ocpdl.errors import BrokerError, Fenced, InputLost, OcpdlError
+from stream_ocpdl.stream.messages import Position, Record
+from stream_ocpdl.stream.ports import CrashPoint, no_crash
+
+log = logging.getLogger("stream_ocpdl.kafka")
+
+Row = tuple[str, int, bytes | None, bytes | None]
+"""(topic, partition or −1, key, value) of a record to be written."""
+
+
+FENCED = (KafkaError._FENCED, KafkaError._FATAL, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
+"""What a producer is told when its id has been taken over, or its transaction timed out, which looks the same."""
+
+
+class Stored(NamedTuple):
+    """A record that was read."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach a broker, and how long to try."""
+
+    bootstrap_servers: str
+    patience: float = 60.0
+    """Seconds after which what does not work is given up."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """More settings for every client."""
+    abandon: Callable[[str], None] = log.critical
+    """Called from another thread when a call into the client does not come back, long after patience has ended."""
+
+    def consumer(self, **settings: Any) -> Consumer:
+        """A consumer that commits nothing by itself and never resets an offset by itself."""
+        defaults = {
+            "group.id": "stream_ocpdl",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            "fetch.queue.backoff.ms": 5,
+            "queued.max.messages.kbytes": 65536,
+        }
+        return Consumer(self.common() | defaults | settings, logger=log)
+
+    def producer(self, transactional_id: str, **settings: Any) -> Producer:
+        """A transactional producer."""
+        defaults = {
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": 60_000,
+            "retry.backoff.ms": 5,
+            "retry.backoff.max.ms": 20,
+            "linger.ms": 1,
+            "message.max.bytes": 64_000_000,
+        }
+        return Producer(self.common() | defaults | settings, logger=log)
+
+    def admin(self) -> AdminClient:
+        """An administrator."""
+        return AdminClient(self.common())
+
+    def common(self) -> dict[str, Any]:
+        """The settings of every client."""
+        return {"bootstrap.servers": self.bootstrap_servers, "enable.metrics.push": False, **self.options}
+
+
+# ── topics ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def create_topics(
+    connection: Connection, wanted: Mapping[str, tuple[int, dict[str, str]]], replication: int = -1
+) -> None:
+    """Make topics, each with its number of partitions and its settings, unless they are there."""
+    new = [NewTopic(name, count, replication, config=config) for name, (count, config) in wanted.items()]
+    for name, outcome in connection.admin().create_topics(new, operation_timeout=connection.patience).items():
+        try:
+            outcome.result(connection.patience)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise BrokerError(f"topic {name} cannot be created: {error.args[0].str()}") from error
+
+
+def delete_topics(connection: Connection, names: Collection[str]) -> None:
+    """Remove topics."""
+    for outcome in connection.admin().delete_topics(list(names), operation_timeout=connection.patience).values():
+        try:
+            outcome.result(connection.patience)
+        except KafkaException as error:
+            log.warning("a topic could not be deleted: %s", error.args[0].str())
+
+
+def partitions_of(client: Consumer, topic: str, patience: float) -> list[int]:
+    """The partitions of a topic."""
+    try:
+        found = client.list_topics(topic, timeout=patience).topics[topic]
+    except KafkaException as error:
+        raise BrokerError(f"no broker answers within {patience:g} s: {error.args[0].str()}") from error
+    if found.error is not None:
+        raise BrokerError(f"topic {topic} cannot be read: {found.error.str()}; create it, or correct its name")
+    return sorted(found.partitions)
+
+
+# ── reading ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def watermarks(connection: Connection, topic: str, partitions: Collection[int]) -> dict[int, tuple[int, int]]:
+    """The lowest offset and the high watermark of each partition, open transactions included."""
+    with closing(connection.consumer(**{"isolation.level": "read_uncommitted"})) as consumer:
+        partitions_of(consumer, topic, connection.patience)
+        return {p: _watermarks(consumer, topic, p, connection.patience) for p in partitions}
+
+
+def _watermarks(consumer: Consumer, topic: str, partition: int, patience: float) -> tuple[int, int]:
+    try:
+        answer = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=patience)
+    except KafkaException as error:
+        raise BrokerError(f"{topic}[{partition}] does not answer: {error.args[0].str()}") from error
+    if answer is None:
+        raise BrokerError(f"{topic}[{partition}] does not answer within {patience:g} s")
+    return answer
+
+
+def read_committed(connection: Connection, topic: str, partition: int, start: int = 0) -> Iterator[Stored]:
+    """The committed records from an offset to the present end."""
+    low, end = watermarks(connection, topic, [partition])[partition]
+    reached, deadline = max(start, low), time.monotonic() + connection.patience
+    if reached >= end:
+        return
+    with closing(connection.consumer()) as consumer:
+        partitions_of(consumer, topic, connection.patience)
+        consumer.assign([TopicPartition(topic, partition, reached)])
+        while reached < end:
+            for message in consumer.consume(500, 0.05):
+                error, found = message.error(), stored(message)
+                if error is not None:
+                    _raise_on_read(error, topic, partition)
+                elif found.offset < end:
+                    deadline = time.monotonic() + connection.patience
+                    yield found
+            reached = max(reached, consumer.position([TopicPartition(topic, partition)])[0].offset)
+            if time.monotonic() > deadline:
+                raise BrokerError(
+                    f"{topic}[{partition}] is stuck at offset {reached} of {end}: another producer left a transaction"
+                    " open; it ends by itself after that producer's transaction.timeout.ms"
+                )
+
+
+def stored(message: Message) -> Stored:
+    """What we want of a message of the client."""
+    return Stored(cast(int, message.partition()), cast(int, message.offset()), message.key(), message.value())
+
+
+def _raise_on_read(error: KafkaError, topic: str, partition: int) -> None:
+    """Refuse what cannot mend itself."""
+    if error.code() == KafkaError._AUTO_OFFSET_RESET:
+        raise InputLost(
+            f"{topic}[{partition}] no longer has the offset that has to be read ({error.str()}): its retention is"
+            " shorter than the time since the last checkpoint, or the topic was made anew"
+        )
+    if error.fatal() or error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED):
+        raise BrokerError(f"{topic}[{partition}] cannot be read: {error.str()}")
+    log.warning("reading %s[%d]: %s", topic, partition, error.str())
+
+
+def committed(connection: Connection, group: str, topic: str) -> dict[int, int]:
+    """The offsets that a group has committed; partitions without one are left out."""
+    with closing(connection.consumer(**{"group.id": group})) as consumer:
+        partitions = [TopicPartition(topic, p) for p in partitions_of(consumer, topic, connection.patience)]
+        deadline = time.monotonic() + connection.patience
+        while True:
+            try:
+                found = consumer.committed(partitions, timeout=5.0)
+            except KafkaException as error:  # it times out for as long as a transaction with offsets is open
+                if time.monotonic() > deadline:
+                    raise BrokerError(f"group {group} does not answer: {error.args[0].str()}") from error
+            else:
+                return {place.partition: place.offset for place in found if place.offset >= 0}
+
+
+def produce(connection: Connection, topic: str, rows: Iterable[tuple[int, bytes | None]]) -> None:
+    """Write values to given partitions, idempotently, in order, and wait until all are there."""
+    producer = Producer(connection.common() | {"enable.idempotence": True, "linger.ms": 5}, logger=log)
+    failed: list[KafkaError] = []
+
+    def report(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failed.append(error)
+
+    for partition, value in rows:
+        producer.produce(topic, value, partition=partition, on_delivery=report)
+        producer.poll(0)
+    if producer.flush(connection.patience) or failed:
+        raise BrokerError(f"not everything could be written to {topic}: {failed[0].str() if failed else 'time is up'}")
+
+
+class KafkaSource:
+    """The input of a model, read by assignment."""
+
+    def __init__(self, connection: Connection, topic: str, group: str) -> None:
+        self._connection, self._topic = connection, topic
+        self._consumer = connection.consumer(**{"group.id": group})
+        self.partitions: Sequence[int] = partitions_of(self._consumer, topic, connection.patience)
+        self._paused: set[int] = set()
+
+    def earliest(self) -> dict[int, int]:
+        """The lowest offset of each partition."""
+        return {p: low for p, (low, _) in watermarks(self._connection, self._topic, self.partitions).items()}
+
+    def start(self, positions: Mapping[int, int]) -> None:
+        """Read on from these offsets."""
+        self._consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in positions.items()])
+        self._paused = set()
+
+    def poll(self, limit: int, timeout: float, hungry: Collection[int]) -> list[Record]:
+        """Records of the hungry partitions; the others are paused for as long as they are not."""
+        self._pause_all_but(hungry)
+        records = []
+        for message in self._consumer.consume(limit, timeout):
+            error, found = message.error(), stored(message)
+            if error is not None:
+                _raise_on_read(error, self._topic, found.partition)
+                continue
+            records.append(Record(Position(found.partition, found.offset), found.key, found.value))
+        return records
+
+    def positions(self, offsets: Mapping[int, int]) -> tuple[list[TopicPartition], Any]:
+        """Consumed offsets as a transaction takes them."""
+        consumed = [TopicPartition(self._topic, p, offset) for p, offset in offsets.items()]
+        return consumed, self._consumer.consumer_group_metadata()
+
+    def close(self) -> None:
+        """Leave."""
+        self._consumer.close()
+
+    def _pause_all_but(self, hungry: Collection[int]) -> None:
+        full = {p for p in self.partitions if p not in hungry}
+        if full == self._paused:
+            return
+        for change, which in (
+            (self._consumer.pause, full - self._paused),
+            (self._consumer.resume, self._paused - full),
+        ):
+            if which:
+                change([TopicPartition(self._topic, p) for p in which])
+        self._paused = full
+
+
+# ── writing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Transactions:
+    """A transactional producer that knows which error means what."""
+
+    def __init__(self, connection: Connection, transactional_id: str) -> None:
+        self._patience = connection.patience
+        self._abandon = connection.abandon
+        self.id = transactional_id
+        self._producer = connection.producer(transactional_id)
+
+    def open(self) -> None:
+        """Fence every predecessor and abort what it left open."""
+        self._insist(partial(self._producer.init_transactions, 10.0), self._deadline())
+
+    def write(
+        self,
+        records: Callable[[], Iterable[Row]],
+        consumed: tuple[list[TopicPartition], Any] | None = None,
+        at: CrashPoint = no_crash,
+    ) -> list[int]:
+        """One transaction of (topic, partition, key, value) and consumed offsets; the offsets the records were given.
+
+        Written again from the start, with the same bytes, for as long as it is aborted and there is patience.
+        """
+        deadline = self._deadline()
+        watchdog = threading.Timer(2 * self._patience, self._abandon, [f"{self.id}: a call into the client hangs"])
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            return self._write(records, consumed, at, deadline)
+        finally:
+            watchdog.cancel()
+
+    def _write(self, records: Callable[[], Iterable[Row]], consumed: Any, at: CrashPoint, deadline: float) -> list[int]:
+        while True:
+            try:
+                return self._attempt(records, consumed, at, deadline)
+            except _Aborted as why:
+                if time.monotonic() > deadline:
+                    raise BrokerError(f"no transaction of {self.id} went through: {why}") from why
+                log.warning("a transaction of %s was aborted and is written again: %s", self.id, why)
+                time.sleep(0.05)
+
+    def _attempt(
+        self, records: Callable[[], Iterable[Row]], consumed: Any, at: CrashPoint, deadline: float
+    ) -> list[int]:
+        delivered: dict[int, int] = {}
+
+        def report(index: int, error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                delivered[index] = stored(message).offset
+            else:
+                log.warning("%s: a record was not delivered: %s", self.id, error.str())
+
+        at("before-produce")
+        self._insist(self._producer.begin_transaction, deadline)
+        count = 0
+        for count, (topic, partition, key, value) in enumerate(records(), 1):
+            self._produce(topic, partition, key, value, partial(report, count - 1), deadline)
+        at("after-produce")
+        if consumed is not None:
+            offsets, group = consumed
+            self._insist(partial(self._producer.send_offsets_to_transaction, offsets, group, 10.0), deadline)
+        at("before-commit")
+        self._insist(partial(self._producer.commit_transaction, 10.0), deadline)
+        at("after-commit")
+        while len(delivered) < count and time.monotonic() < deadline:
+            self._producer.poll(0.01)
+        return [delivered[index] for index in range(count)]
+
+    def _produce(self, topic: str, partition: int, key: Any, value: Any, report: Any, deadline: float) -> None:
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, on_delivery=report)
+                self._producer.poll(0)
+            except BufferError:
+                self._producer.poll(0.1)
+                if time.monotonic() > deadline:
+                    raise BrokerError(f"{topic} takes no records: the queue of the producer stays full") from None
+            except KafkaException as raised:
+                self._judge(raised, deadline)
+            else:
+                return
+
+    def _insist(self, call: Callable[[], Any], deadline: float) -> None:
+        """Call until it works, for as long as the error can mend itself."""
+        while True:
+            try:
+                call()
+            except KafkaException as raised:
+                self._judge(raised, deadline)
+            else:
+                return
+
+    def _judge(self, raised: KafkaException, deadline: float) -> None:
+        """Raise what an error means; return if the same call may be made again."""
+        error: KafkaError = raised.args[0]
+        if error.code() in FENCED:
+            raise Fenced(f"another process writes as {self.id} now") from raised
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            raise BrokerError(
+                f"{self.id}: a record is larger than the broker takes: raise max.message.bytes"
+            ) from raised
+        if error.txn_requires_abort():
+            self._insist(partial(self._producer.abort_transaction, 10.0), deadline)
+            raise _Aborted(error.str()) from raised
+        if error.fatal() or not error.retriable():
+            raise BrokerError(f"{self.id}: {error.str()}") from raised
+        if time.monotonic() > deadline:
+            raise BrokerError(f"{self.id}: given up after {self._patience:g} s: {error.str()}") from raised
+        log.warning("%s: %s; trying again", self.id, error.str())
+        time.sleep(0.05)
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._patience
+
+
+class _Aborted(OcpdlError):
+    """The transaction was aborted; the same one may be written again."""

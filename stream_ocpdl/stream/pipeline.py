@@ -1,0 +1,192 @@
+"""Records in, outputs out: where the mathematics and the stream meet. No I/O, no clock.
+
+    feed(records)  →  step(now)  →  outputs of that step, all of which belong in one transaction
+
+A `Progress` is all that decides what comes next: the state, the last link of the journal, and where reading goes on.
+Live steps and replayed ones go through the same `learn`.
+"""
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stream_ocpdl.errors import DataError, LineageError
+from stream_ocpdl.ocpdl.batch import read_batch
+from stream_ocpdl.ocpdl.fingerprint import fingerprint
+from stream_ocpdl.ocpdl.learner import Step, advance
+from stream_ocpdl.ocpdl.problem import Problem
+from stream_ocpdl.ocpdl.state import State
+from stream_ocpdl.ocpdl.workers import SERIAL, Workers
+from stream_ocpdl.stream.batching import Batcher, Batching, Cut, Item
+from stream_ocpdl.stream.journal import GENESIS, JournalRecord, link, runs
+from stream_ocpdl.stream.messages import Code, DeadLetter, Output, Record, Snapshot, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a model is to learn, from what, and how often it shows its dictionary."""
+
+    model: str
+    problem: Problem
+    batching: Batching = Batching()  # noqa: RUF009  (frozen)
+    snapshot_every: int = 100
+    """Steps between two snapshots."""
+    digest_every: int = 100
+    """Steps between two records of the journal that carry the digest of the state."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Progress:
+    """How far a model has come. `link` is empty before the genesis."""
+
+    state: State
+    link: bytes
+    resume: dict[int, int]
+    cursor: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What a step gives to the world, in the order in which it is written; the record of the journal comes last."""
+
+    outputs: tuple[Output, ...]
+    step: Step | None
+
+
+class Pipeline:
+    """A model in motion."""
+
+    def __init__(self, plan: Plan, progress: Progress, workers: Workers = SERIAL) -> None:
+        self.plan = plan
+        self.progress = progress
+        self._workers = workers
+        self._batcher = Batcher(plan.batching, list(progress.resume), progress.cursor)
+
+    @property
+    def hungry(self) -> set[int]:
+        """The partitions of which more is wanted."""
+        return self._batcher.hungry
+
+    def genesis(self) -> Output:
+        """The first record of the journal; to be written before any step."""
+        record = JournalRecord(
+            "genesis",
+            GENESIS,
+            resume=self.progress.resume,
+            problem=self.plan.problem.digest(),
+            fingerprint=fingerprint(),
+            state=self.progress.state.digest(),
+        )
+        return self._journal(record)
+
+    def feed(self, records: Iterable[Record], now: float) -> None:
+        """Decode records and let them wait for their minibatch."""
+        for record in records:
+            self._batcher.add(decode(self.plan.problem, record, now))
+
+    def step(self, now: float) -> Outcome | None:
+        """Learn the next minibatch, if one is complete at this time."""
+        cut = self._batcher.cut(now)
+        if cut is None:
+            return None
+        before = self.progress
+        step: Step | None = None
+        state = before.state
+        if cut.rows:
+            state, step = learn(self.plan.problem, state, [item.array for item in cut.rows], self._workers)
+        resume = before.resume | {
+            position.partition: position.offset + 1
+            for position in sorted(item.record.position for item in (*cut.rows, *cut.refused))
+        }
+        self.progress = replace(before, state=state, resume=resume, cursor=cut.cursor)
+        outputs = [*self._results(cut, step), self._journal(self._record(cut, step))]
+        return Outcome(tuple(outputs), step)
+
+    def _record(self, cut: Cut, step: Step | None) -> JournalRecord:
+        positions = [item.record.position for item in cut.rows]
+        skipped = [item.record.position for item in cut.refused]
+        now = self.progress
+        return JournalRecord(
+            event="step" if step else "refusal",
+            previous=now.link,
+            t=now.state.t,
+            N=now.state.N,
+            weight=step.weight if step else 0.0,
+            used=runs(positions, skipped),
+            refused=tuple((*item.record.position, item.refusal or "") for item in cut.refused),
+            resume=now.resume,
+            cursor=now.cursor,
+            checksum=checksum(item.record for item in cut.rows),
+            state=now.state.digest() if now.state.t % self.plan.digest_every == 0 else None,
+        )
+
+    def _results(self, cut: Cut, step: Step | None) -> Iterable[Output]:
+        """Codes, dead letters, and a snapshot if one is due."""
+        for item in cut.refused:
+            letter = DeadLetter(item.record, item.refusal or "")
+            yield Output("dead-letters", item.record.key or b"", letter.to_bytes())
+        if step is None:
+            return
+        for item, h, loss in zip(cut.rows, step.codes, step.coding.losses, strict=True):
+            code = Code(self.plan.model, item.record.position, step.t, float(loss), h)
+            yield Output("codes", item.record.key or b"", code.to_bytes())
+        if step.t % self.plan.snapshot_every == 0:
+            snapshot = Snapshot(self.plan.model, step.t, self.progress.state.loadings)
+            yield Output("snapshots", self.plan.model.encode(), snapshot.to_bytes())
+
+    def _journal(self, record: JournalRecord) -> Output:
+        value = record.to_bytes()
+        self.progress = replace(self.progress, link=link(value))
+        return Output("journal", self.plan.model.encode(), value)
+
+
+def beginning(plan: Plan, resume: dict[int, int]) -> Progress:
+    """The progress of a model that has seen nothing, and begins to read here."""
+    return Progress(State.initial(plan.problem), b"", resume, min(resume, default=0))
+
+
+def decode(problem: Problem, record: Record, now: float) -> Item:
+    """A record's tensor, or why it cannot be learned."""
+    try:
+        array = Tensor.from_bytes(record.value).array
+        return Item(record, read_batch(problem, array[None]).X[0], None, now)
+    except DataError as error:
+        return Item(record, None, str(error), now)
+
+
+def learn(problem: Problem, state: State, arrays: Sequence[object], workers: Workers = SERIAL) -> tuple[State, Step]:
+    """One step on these tensors, in this order."""
+    return advance(problem, state, np.stack(arrays), workers)  # type: ignore[arg-type]
+
+
+def checksum(records: Iterable[Record]) -> int:
+    """CRC-32 over the values of records, in order."""
+    total = 0
+    for record in records:
+        total = zlib.crc32(record.value or b"", total)
+    return total
+
+
+def replay(
+    problem: Problem, progress: Progress, value: bytes, rows: Sequence[Record], workers: Workers = SERIAL
+) -> Progress:
+    """The progress after a record of the journal, from the input that it names. The record decides, and is checked."""
+    record = JournalRecord.from_bytes(value)
+    if record.previous != (progress.link or GENESIS):
+        raise LineageError(f"the journal record of step {record.t} does not follow the one before it")
+    if record.event == "genesis" and record.problem != problem.digest():
+        raise LineageError("the journal was begun with another problem: shape, rank, penalties, weights or seed differ")
+    state = progress.state
+    if record.event == "step":
+        if checksum(rows) != record.checksum:
+            raise LineageError(f"the input of step {record.t} is not what it was when it was learned")
+        state, step = learn(problem, state, [Tensor.from_bytes(row.value).array for row in rows], workers)
+        if (step.t, step.N, step.weight) != (record.t, record.N, record.weight):
+            raise LineageError(
+                f"the journal has step {record.t} after {record.N} tensors, the replay {step.t}, {step.N}"
+            )
+    if record.state is not None and record.state != state.digest():
+        raise LineageError(f"the state after step {record.t} is not the one that the journal has")
+    return Progress(state, link(value), dict(record.resume), record.cursor)

@@ -1,0 +1,54 @@
+"""What the service needs of the world, as small protocols. `kafka` has the real ones, the tests have ten-line fakes."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from stream_ocpdl.stream.messages import Output, Record
+
+CrashPoint = Callable[[str], None]
+"""Called with the name of each place where a crash is worth a test; does nothing in production."""
+
+
+def no_crash(_: str) -> None:
+    """Go on."""
+
+
+class Source(Protocol):
+    """The input."""
+
+    @property
+    def partitions(self) -> Sequence[int]:
+        """The partitions to be read."""
+        ...
+
+    def earliest(self) -> dict[int, int]:
+        """For each partition the lowest offset that is there."""
+        ...
+
+    def start(self, positions: Mapping[int, int]) -> None:
+        """Read on from these offsets; what was fetched before is dropped."""
+        ...
+
+    def poll(self, limit: int, timeout: float, hungry: Collection[int]) -> list[Record]:
+        """Up to so many records of the hungry partitions, or what came until the timeout; each partition in order."""
+        ...
+
+
+class Journal(Protocol):
+    """The records that were committed."""
+
+    def read(self, start: int = 0) -> Iterator[tuple[int, bytes]]:
+        """Offset and value of all committed records from an offset to the present end."""
+        ...
+
+
+class Outbox(Protocol):
+    """The way out: all outputs of a commit and the positions, or nothing."""
+
+    def open(self) -> None:
+        """Fence every predecessor and end what it left open. Before this returned nothing may be read."""
+        ...
+
+    def commit(self, outputs: Sequence[Output], positions: Mapping[int, int]) -> int:
+        """Write outputs and positions in one transaction; the offset of the last record of the journal among them."""
+        ...

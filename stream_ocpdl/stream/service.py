@@ -1,0 +1,105 @@
+"""The loop. It sees ports, not Kafka.
+
+    1. Fence every predecessor.
+    2. Recover: checkpoint, then replay.
+    3. Poll, feed, step, until it is time to commit; then codes, dead letters, snapshots, journal and positions in one
+       transaction. Checkpoints only after their step is committed.
+    4. When told to stop: commit what is learned, write a checkpoint, end.
+
+What is learned and not yet committed exists in memory alone. A process that dies loses it and learns it again from the
+same input; a transaction that was aborted is written again from the same bytes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from stream_ocpdl.ocpdl.workers import SERIAL, Workers
+from stream_ocpdl.stream.checkpoint import CheckpointStore, manifest_of
+from stream_ocpdl.stream.messages import Output
+from stream_ocpdl.stream.pipeline import Pipeline, Plan
+from stream_ocpdl.stream.ports import CrashPoint, Journal, Outbox, Source, no_crash
+from stream_ocpdl.stream.recovery import Recovered, Report, recover
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The world."""
+
+    source: Source
+    journal: Journal
+    outbox: Outbox
+    store: CheckpointStore
+    now: Callable[[], float]
+    """Seconds of a clock that only goes forward."""
+    stopping: Callable[[], bool]
+    report: Report
+    at: CrashPoint = no_crash
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often what is written."""
+
+    commit_interval_ms: int = 50
+    checkpoint_every: int = 500
+    """Steps between two checkpoints."""
+    poll_timeout_ms: int = 20
+
+
+@dataclass(slots=True)
+class Service:
+    """One model, one writer."""
+
+    plan: Plan
+    ports: Ports
+    pace: Pace = field(default_factory=Pace)
+    workers: Workers = SERIAL
+
+    def run(self) -> Pipeline:
+        """Work until told to stop; the pipeline as it was left, all of it committed."""
+        self.ports.outbox.open()  # 1
+        self.ports.store.open()
+        pipeline, offset = self._recover()  # 2
+        checkpointed = pipeline.progress.state.t
+        while not self.ports.stopping():  # 3
+            outputs = self._work(pipeline)
+            if outputs:
+                offset = self.ports.outbox.commit(outputs, pipeline.progress.resume)
+            if pipeline.progress.state.t - checkpointed >= self.pace.checkpoint_every:
+                self._checkpoint(pipeline, offset)
+                checkpointed = pipeline.progress.state.t
+        if pipeline.progress.state.t > checkpointed:  # 4
+            self._checkpoint(pipeline, offset)
+        return pipeline
+
+    def _recover(self) -> tuple[Pipeline, int]:
+        """A pipeline where the model stands, and the journal's last offset; a new model begins its journal."""
+        ports = self.ports
+        found: Recovered = recover(
+            self.plan, ports.source, ports.journal, ports.store, ports.report, ports.at, self.workers
+        )
+        pipeline = Pipeline(self.plan, found.progress, self.workers)
+        offset = found.journal_offset
+        if offset < 0:
+            offset = ports.outbox.commit([pipeline.genesis()], pipeline.progress.resume)
+        ports.source.start(pipeline.progress.resume)
+        ports.report(f"ready at step {pipeline.progress.state.t}, {found.replayed} steps replayed")
+        return pipeline, offset
+
+    def _work(self, pipeline: Pipeline) -> list[Output]:
+        """Learn until the commit interval has passed; all outputs of that time."""
+        ports, pace = self.ports, self.pace
+        outputs: list[Output] = []
+        deadline = ports.now() + pace.commit_interval_ms / 1000
+        while not ports.stopping():
+            records = ports.source.poll(self.plan.batching.size, pace.poll_timeout_ms / 1000, pipeline.hungry)
+            pipeline.feed(records, ports.now())
+            while (outcome := pipeline.step(ports.now())) is not None:
+                outputs.extend(outcome.outputs)
+            if ports.now() >= deadline:
+                break
+        return outputs
+
+    def _checkpoint(self, pipeline: Pipeline, journal_offset: int) -> None:
+        progress = pipeline.progress
+        self.ports.store.save(manifest_of(self.plan, progress, journal_offset), progress.state.parts)

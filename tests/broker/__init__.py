@@ -1,0 +1,1 @@
+"""A real Apache Kafka for tests and development."""

@@ -1,0 +1,56 @@
+"""The broker of the test session, and the closing lines that say which tiers ran and on what."""
+
+import os
+
+import pytest
+
+from tests.broker.cluster import Broker, obtain
+from tests.broker.jars import NoBroker, install
+
+REQUIRED = "OCPDL_REQUIRE_BROKER"
+"""Set where a missing broker is a failure and not a reason to skip."""
+
+_state: dict[str, str] = {}
+
+
+@pytest.fixture(scope="session")
+def broker():
+    """One Apache Kafka for the whole session; the tests that want it are skipped where none can be had."""
+    found: Broker = or_skip(obtain)
+    _state["origin"] = found.origin
+    with found:
+        yield found.bootstrap_servers
+
+
+@pytest.fixture(scope="session")
+def installed():
+    """The jars of Apache Kafka, for tests that start nodes of their own."""
+    or_skip(install)
+    _state.setdefault("origin", "jars")
+
+
+def or_skip(get):
+    """What a function gets; without a broker a skip, or a failure where one is required."""
+    try:
+        return get()
+    except NoBroker as reason:
+        _state["missing"] = str(reason)
+        if os.environ.get(REQUIRED):
+            raise
+        pytest.skip(str(reason))
+
+
+def pytest_collection_modifyitems(items):
+    """Tests that use a broker belong to its tier."""
+    for item in items:
+        if {"broker", "installed"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("broker")
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say on which broker the tests ran, or how many did not, and why."""
+    skipped = [report for report in terminalreporter.stats.get("skipped", ()) if "missing" in _state]
+    if "origin" in _state:
+        terminalreporter.write_line(f"Apache Kafka: from {_state['origin']}")
+    elif skipped:
+        terminalreporter.write_line(f"{len(skipped)} broker tests were skipped: {_state['missing']}")

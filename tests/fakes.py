@@ -1,0 +1,128 @@
+"""A world in memory: an input, a journal, codes and checkpoints that survive a crash as a broker's would.
+
+Not a broker, and no evidence of exactly-once: it drives the pipeline and the loop, bytes in, bytes out.
+"""
+
+from stream_ocpdl.stream.checkpoint import Candidate
+from stream_ocpdl.stream.messages import Code, Position, Record
+from stream_ocpdl.stream.ports import no_crash
+from stream_ocpdl.stream.service import Ports, Service
+
+
+class Crash(BaseException):
+    """The process is gone at this instant: not an Exception, so that nothing of ours can catch it."""
+
+
+class World:
+    """What outlives a process."""
+
+    def __init__(self, partitions):
+        self.input = partitions
+        self.written = []
+        self.positions = {}
+        self.checkpoints = []
+
+    def stream(self, name):
+        """The committed values of one stream."""
+        return [output.value for output in self.written if output.stream == name]
+
+    def codes(self):
+        """Committed codes by the position of their input."""
+        return [Code.from_bytes(value) for value in self.stream("codes")]
+
+
+class Source:
+    """Delivers partitions interleaved in chunks of a given pattern of sizes."""
+
+    def __init__(self, world, chunk=3):
+        self.world, self.chunk, self.at, self.turn = world, chunk, {}, 0
+
+    @property
+    def partitions(self):
+        return list(range(len(self.world.input)))
+
+    def earliest(self):
+        return dict.fromkeys(self.partitions, 0)
+
+    def start(self, positions):
+        self.at = dict(positions)
+
+    def poll(self, limit, timeout, hungry):
+        for _ in self.partitions:
+            self.turn = (self.turn + 1) % len(self.partitions)
+            p, first = self.turn, self.at[self.turn]
+            values = self.world.input[p][first : first + min(self.chunk, limit)]
+            if p in hungry and values:
+                self.at[p] = first + len(values)
+                return [Record(Position(p, first + k), b"key", value) for k, value in enumerate(values)]
+        return []
+
+
+class Journal:
+    """The committed records."""
+
+    def __init__(self, world):
+        self.world = world
+
+    def read(self, start=0):
+        yield from list(enumerate(self.world.stream("journal")))[max(start, 0) :]
+
+
+class Outbox:
+    """All or nothing; `at` may crash before or after."""
+
+    def __init__(self, world, at):
+        self.world, self.at = world, at
+
+    def open(self):
+        pass
+
+    def commit(self, outputs, positions):
+        self.at("before-commit")
+        self.world.written = [*self.world.written, *outputs]
+        self.world.positions = dict(positions)
+        self.at("after-commit")
+        return len(self.world.stream("journal")) - 1
+
+
+class Store:
+    """Keeps the newest three."""
+
+    def open(self):
+        pass
+
+    def __init__(self, world, at):
+        self.world, self.at = world, at
+
+    def save(self, manifest, parts):
+        data = b"".join(parts())
+        self.at("in-checkpoint")
+        self.world.checkpoints = [(manifest, data), *self.world.checkpoints][:3]
+
+    def candidates(self):
+        yield from (Candidate(manifest, lambda data=data: data) for manifest, data in self.world.checkpoints)
+
+
+def serve(world, plan, pace, at=no_crash, chunk=3):
+    """Run a service on the world until its input has been still for a while; its pipeline, and its reports."""
+    source, clock, still, reports = Source(world, chunk), [0.0], [0], []
+    polled = source.poll
+
+    def poll(limit, timeout, hungry):
+        records = polled(limit, timeout, hungry)
+        clock[0] += 0.005
+        still[0] = 0 if records else still[0] + 1
+        return records
+
+    source.poll = poll
+    ports = Ports(
+        source,
+        Journal(world),
+        Outbox(world, at),
+        Store(world, at),
+        lambda: clock[0],
+        lambda: still[0] > 200,
+        reports.append,
+        at,
+    )
+    return Service(plan, ports, pace).run(), reports

@@ -1,0 +1,214 @@
+"""The pipeline and the loop without a broker: bytes in, bytes out, and crashes as part of the input."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stream_ocpdl import Problem
+from stream_ocpdl.errors import LineageError
+from stream_ocpdl.stream.batching import Batching
+from stream_ocpdl.stream.journal import JournalRecord
+from stream_ocpdl.stream.messages import DeadLetter, Snapshot, Tensor
+from stream_ocpdl.stream.pipeline import Plan
+from stream_ocpdl.stream.service import Pace
+from tests.fakes import Crash, World, serve
+
+PROBLEM = Problem(shape=(4, 3), rank=2, batch_size=5)
+PACE = Pace(commit_interval_ms=20, checkpoint_every=3)
+
+
+def plan(close="full", order="canonical", **options):
+    return Plan("model", PROBLEM, Batching(5, close, order, linger_ms=30), snapshot_every=4, digest_every=2, **options)
+
+
+def inputs(partitions=2, count=40, poison=()):
+    """Tensors for each partition; at the poisoned places something that is none."""
+    random = np.random.default_rng(0)
+    values = [[Tensor(random.random((4, 3))).to_bytes() for _ in range(count)] for _ in range(partitions)]
+    for k, (p, offset) in enumerate(poison):
+        bad = [b"", None, b"nonsense", Tensor(np.ones((3, 4))).to_bytes(), Tensor(-np.ones((4, 3))).to_bytes()]
+        values[p][offset] = bad[k % len(bad)]
+    return values
+
+
+def crashing(plan_of_crashes):
+    """A crash point that ends the process at the given visits, counted over all crash points and lives."""
+    visits, wanted = [0], set(plan_of_crashes)
+
+    def at(name):
+        visits[0] += 1
+        if visits[0] in wanted:
+            raise Crash(name)
+
+    return at
+
+
+def live(world, chosen, at, chunk=3):
+    """As many lives as it takes."""
+    while True:
+        try:
+            return serve(world, chosen, PACE, at, chunk=chunk)[0]
+        except Crash:
+            continue
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.sampled_from([("full", "canonical"), ("full", "arrival"), ("linger", "arrival"), ("linger", "canonical")]),
+    st.lists(st.integers(1, 60), max_size=12),
+    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 39)), max_size=5, unique=True),
+    st.integers(1, 7),
+)
+def test_crashes_lose_and_repeat_nothing(batching, crashes, poison, chunk):
+    """Crash anywhere, any number of times: each input is in one step or one dead letter, each code published once, and
+    the state is that of a replay from scratch; in canonical order also that of a life without crashes.
+    """
+    values = inputs(poison=poison)
+    world, calm = World(values), World(values)
+    chosen = plan(*batching)
+    end = live(world, chosen, crashing(crashes), chunk)
+    undisturbed = live(calm, chosen, crashing([]), chunk=3)
+
+    used, refused = check_journal(world)
+    assert len(used) == len(set(used)) == len(world.codes())
+    assert set(used) == {(code.position) for code in world.codes()}
+    assert refused == {DeadLetter.from_bytes(value).record.position for value in world.stream("dead-letters")}
+    assert refused <= set(poison)
+    if batching[0] == "linger":
+        assert len(used) + len(refused) == 80
+    scratch = World(values)
+    scratch.written = [output for output in world.written if output.stream == "journal"]
+    assert live(scratch, chosen, crashing([])).progress.state.digest() == end.progress.state.digest()
+    if batching == ("full", "canonical"):
+        assert end.progress.state.digest() == undisturbed.progress.state.digest()
+        assert world.stream("codes") == calm.stream("codes")
+        assert world.stream("snapshots") == calm.stream("snapshots")
+
+
+def check_journal(world):
+    """A whole chain; positions used and refused, and the committed positions where the last record says."""
+    used, refused, last = [], set(), None
+    for value in world.stream("journal"):
+        record = JournalRecord.from_bytes(value)
+        bad = {(p, offset) for p, offset, _ in record.refused}
+        refused |= bad
+        for p, first, final in record.used:
+            used += [(p, offset) for offset in range(first, final + 1)]
+            assert not bad & {(p, offset) for offset in range(first, final + 1)}
+        last = record
+    assert world.positions == last.resume
+    return used, refused
+
+
+def test_outputs():
+    """Codes carry the loss before learning and where they come from; a snapshot is the dictionary of its step."""
+    world = World(inputs(1, 20))
+    end, _ = serve(world, plan(), PACE)
+
+    assert [code.t for code in world.codes()] == [1] * 5 + [2] * 5 + [3] * 5 + [4] * 5
+    assert [code.position.offset for code in world.codes()] == list(range(20))
+    assert all(code.loss > 0 and code.code.shape == (2,) for code in world.codes())
+    (snapshot,) = (Snapshot.from_bytes(value) for value in world.stream("snapshots"))
+    assert snapshot.t == 4
+    assert all(np.array_equal(U, V) for U, V in zip(snapshot.loadings, end.progress.state.loadings, strict=True))
+
+
+def test_canonical_batches_do_not_see_delivery():
+    """Whatever the sizes of the chunks in which partitions are delivered, codes and state have the same bits."""
+    ends = [live(World(inputs(3, 25)), plan(), crashing([]), chunk).progress.state.digest() for chunk in (1, 2, 5, 11)]
+
+    assert len(set(ends)) == 1
+
+
+def test_a_silent_partition_holds_up_canonical_batches_only():
+    """In canonical order nothing is learned past the silence; in arrival order everything is."""
+    values = inputs(2, 20)
+    values[1] = values[1][:4]
+    canonical, arrival = World(values), World(values)
+    serve(canonical, plan("full", "canonical"), PACE)
+    serve(arrival, plan("linger", "arrival"), PACE)
+
+    assert len(canonical.codes()) == 5
+    assert len(arrival.codes()) == 24
+
+
+def tamper(world, change):
+    """Restart on a changed world; what the service reports."""
+    change(world)
+    return serve(world, plan(), PACE)[1]
+
+
+def learned():
+    world = World(inputs(2, 20))
+    serve(world, plan(), PACE)
+    return world
+
+
+def test_a_damaged_checkpoint_is_passed_over():
+    """A flipped byte in the newest: the one before is used, and said; the state is the same."""
+    world, whole = learned(), learned()
+    manifest, data = world.checkpoints[0]
+    world.checkpoints[0] = (manifest, data[:-1] + bytes([data[-1] ^ 1]))
+    end, reports = serve(world, plan(), PACE)
+
+    assert any("damaged" in line for line in reports)
+    assert any(f"restored the checkpoint of step {world.checkpoints[1][0].t}" in line for line in reports)
+    assert end.progress.state.digest() == serve(whole, plan(), PACE)[0].progress.state.digest()
+
+
+def test_a_checkpoint_ahead_of_the_journal_is_refused():
+    """If the journal lost its end, a checkpoint of that end must not bring it back."""
+
+    def cut(world):
+        journal = [output for output in world.written if output.stream == "journal"]
+        gone = set(map(id, journal[-2:]))
+        world.written = [output for output in world.written if id(output) not in gone]
+
+    assert any("ahead of the journal" in line for line in tamper(learned(), cut))
+
+
+def test_a_checkpoint_of_another_history_is_refused():
+    """A checkpoint whose link is not in the journal is from elsewhere."""
+
+    def swap(world):
+        from dataclasses import replace
+
+        world.checkpoints = [(replace(manifest, link=bytes(32)), data) for manifest, data in world.checkpoints]
+
+    reports = tamper(learned(), swap)
+    assert sum("another history" in line for line in reports) == 3
+    assert any("8 steps replayed" in line for line in reports)
+
+
+def test_changed_input_is_noticed():
+    """If the input is not what it was, a replay says so and does not go on."""
+    world = learned()
+    world.checkpoints = []
+    world.input[0][3] = Tensor(np.ones((4, 3))).to_bytes()
+
+    with pytest.raises(LineageError, match="input of step"):
+        serve(world, plan(), PACE)
+
+
+def test_another_problem_is_refused():
+    """The journal belongs to its problem; another λ is another model."""
+    world = learned()
+    other = Plan("model", Problem(shape=(4, 3), rank=2, batch_size=5, sparsity=0.1), Batching(5))
+
+    with pytest.raises(LineageError, match="another problem"):
+        serve(world, other, PACE)
+    world.checkpoints = []
+    with pytest.raises(LineageError, match="another problem"):
+        serve(world, other, PACE)
+
+
+def test_a_broken_chain_is_noticed():
+    """A record that is missing in the middle of the journal ends the replay with an error."""
+    world = learned()
+    world.checkpoints = []
+    journal = [output for output in world.written if output.stream == "journal"]
+    world.written = [output for output in world.written if output is not journal[3]]
+
+    with pytest.raises(LineageError, match="does not follow"):
+        serve(world, plan(), PACE)
