@@ -211,7 +211,8 @@ def test_a_closed_cluster_leaves_nothing(installed: None) -> None:
 
 def test_a_killed_parent_leaves_nothing(installed: None) -> None:
     """SIGKILL gives no chance to clean up, and still no broker, not even a frozen one, is orphaned."""
-    script = "from tests.broker.cluster import Cluster; c = Cluster.start(); c.stop(1); print(c.log(1).parent, flush=True); input()"
+    script = "from tests.broker.cluster import Cluster; c = Cluster.start(); c.stop(1); "
+    script += "print(c.log(1).parent, flush=True); input()"
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as parent:
         assert parent.stdout is not None
