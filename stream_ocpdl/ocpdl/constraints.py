@@ -78,5 +78,5 @@ class NonnegativeColumns:
 
 
 def _require_positive(bound: float) -> None:
-    if not bound > 0:
-        raise ConfigError(f"the bound of a constraint must be positive, not {bound}")
+    if not isinstance(bound, int | float) or not bound > 0:
+        raise ConfigError(f"the bound of a constraint must be positive, not {bound!r}")

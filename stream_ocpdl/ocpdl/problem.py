@@ -13,7 +13,7 @@ means nothing. Then columns have norm at most one, and the penalty itself bounds
 
 import hashlib
 from dataclasses import dataclass
-from math import inf, isfinite, prod, sqrt
+from math import ceil, inf, isfinite, prod, sqrt
 from operator import index
 from typing import Literal
 
@@ -96,23 +96,25 @@ class Problem:
         _require(len(self.shape) >= 1 and min(self.shape) >= 1, "shape", "one positive size a mode", self.shape)
         for name, least in (("rank", 1), ("batch_size", 1), ("seed", 0)):
             value = getattr(self, name)
-            _require(isinstance(value, WHOLE) and value >= least, name, f"a whole number, at least {least}", value)
+            whole = isinstance(value, WHOLE) and not isinstance(value, bool)
+            _require(whole and value >= least, name, f"a whole number, at least {least}", value)
             object.__setattr__(self, name, int(value))
         for name in ("sparsity", "ridge", "tolerance"):
             value = getattr(self, name)
             _require(isinstance(value, REAL) and 0 <= value < inf, name, "nonnegative and finite", value)
             object.__setattr__(self, name, float(value))
-        _require(0 < self.tolerance < 1, "tolerance", "in (0, 1)", self.tolerance)
-        _require(isinstance(self.weights, Schedule), "weights", "a schedule, such as PowerLaw()", self.weights)
+        _require(1e-13 <= self.tolerance < 1, "tolerance", "in [1e-13, 1)", self.tolerance)
+        _require(_is_a(self.weights, Schedule), "weights", "a schedule, such as PowerLaw()", self.weights)
         _require(self.per in ("tensor", "step"), "per", "'tensor' or 'step'", self.per)
         _require(self.dtype in ("float64", "float32"), "dtype", "'float64' or 'float32'", self.dtype)
         c = self.radius
-        valid = c is None or c == "auto" or (isinstance(c, REAL) and 0 < c < inf)
+        valid = 0 < c < inf if isinstance(c, REAL) else c is None or (isinstance(c, str) and c == "auto")
         _require(valid, "radius", "positive and finite, 'auto' or None", c)
         if isinstance(self.constraints, tuple):
             _require(len(self.constraints) == self.modes, "constraints", "one for each mode", self.constraints)
         for C in self.constraints if isinstance(self.constraints, tuple) else (self.constraints,):
-            _require(C == "auto" or isinstance(C, Constraint), "constraints", "sets with project and norm_bound", C)
+            known = C == "auto" if isinstance(C, str) else _is_a(C, Constraint)
+            _require(known, "constraints", "'auto', or sets such as NonnegativeBall(5.0)", C)
 
     @property
     def modes(self) -> int:
@@ -136,16 +138,25 @@ class Problem:
     def weight(self, t: int, N: int, b: int) -> float:
         """w_t of step t, a minibatch of b tensors that brings the number of tensors seen to N.
 
-        w₁ = 1 always: otherwise weight would stay on aggregates that are zero. Per tensor, every tensor weighs the
-        same until an ordinary minibatch has been seen, and after that 1/t still means just that.
+        w₁ = 1 always: otherwise weight would stay on aggregates that are zero. Per tensor, time is τ = N/batch_size, and
+        a minibatch that spans (τ₀, τ] has w = 1 − m(τ₀)/m(τ), where the mass m is linear between whole numbers and
+        m(k − 1)/m(k) = 1 − w(k). So a minibatch of the ordinary size has w(k), one of another size what its tensors
+        would have had together, and 1/t gives every tensor the same weight however the stream is cut.
         """
         if t == 1:
             return 1.0
         if self.per == "step":
             return min(1.0, self.weights(t))
-        if N <= self.batch_size:
-            return b / N
-        return min(1.0, self.weights(N / self.batch_size) * b / self.batch_size)
+        return 1.0 - self._kept((N - b) / self.batch_size, N / self.batch_size)
+
+    def _kept(self, before: float, after: float) -> float:
+        """m(before)/m(after): the share that the past keeps."""
+        kept, last = 1.0, ceil(after)
+        for k in range(max(ceil(before), 1), last + 1):
+            rest = 1.0 - min(1.0, self.weights(k)) if k > 1 else 0.0
+            low, high = (rest + (tau - k + 1) * (1.0 - rest) for tau in (max(before, k - 1), min(after, k)))
+            kept *= low / high
+        return kept
 
     def sets(self, scale: float) -> Sets:
         """Constraints, radii and the box of the codes, for data of typical norm `scale`."""
@@ -186,6 +197,11 @@ class Problem:
         if self.radius is None:
             return inf
         return 2.0 * bound if self.radius == "auto" else float(self.radius)
+
+
+def _is_a(value: object, protocol: type) -> bool:
+    """Whether this is an object of that kind; a class, with its parentheses forgotten, is not."""
+    return isinstance(value, protocol) and not isinstance(value, type)
 
 
 def _require(holds: object, name: str, wanted: str, got: object) -> None:

@@ -14,7 +14,7 @@ A schedule is an object that is called with t ≥ 1 (any real number) and answer
 """
 
 from dataclasses import dataclass
-from math import inf, log
+from math import log
 from typing import Protocol, runtime_checkable
 
 from stream_ocpdl.errors import ConfigError
@@ -55,10 +55,10 @@ class PowerLaw:
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.beta < inf:
-            raise ConfigError(f"beta must be positive and finite, not {self.beta}")
-        if not 0 <= self.delta < inf:
-            raise ConfigError(f"delta must be nonnegative and finite, not {self.delta}")
+        if not isinstance(self.beta, int | float) or not 0 < self.beta <= 4:
+            raise ConfigError(f"beta must be in (0, 4], not {self.beta!r}")
+        if not isinstance(self.delta, int | float) or not 0 <= self.delta <= 10:
+            raise ConfigError(f"delta must be in [0, 10], not {self.delta!r}")
 
     def __call__(self, t: float) -> float:
         """t^−β (1 + log t)^−δ."""
@@ -94,7 +94,7 @@ class Constant:
     value: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.value <= 1:
+        if not isinstance(self.value, int | float) or not 0 < self.value <= 1:
             raise ConfigError(f"a constant weight must be in (0, 1], not {self.value}")
 
     def __call__(self, t: float) -> float:

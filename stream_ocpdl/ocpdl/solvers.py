@@ -12,7 +12,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import inf, sqrt
+from math import frexp, inf, sqrt
 
 import numpy as np
 
@@ -57,23 +57,31 @@ def minimise_near(
     """argmin over C ∩ {‖Y − start‖_F ≤ radius}, eq:Alg1_search_restriction; the start must be in C.
 
     Among several minimisers it is the one nearest to the start. Where Q is so flat that a search for multipliers does
-    not settle, proximal steps do: each minimises with PROXIMAL·‖Y − Y_before‖² added.
+    not settle, proximal steps do: each minimises with PROXIMAL·‖Y − Y_before‖² added, in units of Q's diagonal.
     """
     finer = max(1e-3 * tolerance, 2e-14)  # where Q is nearly flat a small residual leaves ‖Y − start‖ uncertain
     solver = solver_of(C, finer, workers)
+    unit = 0.5 ** frexp(largest_diagonal(Q))[1]  # a power of two, which changes no digit: squares must not overflow
+    Q, L = unit * Q, unit * L
+    diagonal = np.diagonal(Q)
 
     def pulled(pull: float, towards: Array, warm: Array) -> Solution:
-        pulls = np.where(np.diagonal(Q) > 0.0, pull * largest_diagonal(Q), 0.0)  # an atom with Qᵣᵣ = 0 stays by itself
-        return within_ball(solver, Q + np.diag(pulls), L + pulls * towards, start, radius, warm)
+        pulls = pull * diagonal  # an atom with Qᵣᵣ = 0 stays by itself
+        found = within_ball(solver, Q + np.diag(pulls), L + pulls * towards, start, radius, warm)
+        left = kernels.distance(pulls * found.Y, pulls * towards)
+        return replace(found, settled=found.settled and left <= 0.1 * tolerance * norm(found.Y))
 
     solution = pulled(FLAT, start, start)
-    rounds, steps, Y = solution.rounds, 0, start
-    while not solution.settled and steps < 20:
-        solution = pulled(PROXIMAL, Y, solution.Y)
-        pull_left = PROXIMAL * kernels.distance(solution.Y, Y)
-        rounds, steps, Y = rounds + solution.rounds, steps + 1, solution.Y
-        solution = replace(solution, settled=solution.settled and pull_left <= 0.1 * tolerance * norm(Y))
-    return replace(solution, rounds=rounds)
+    rounds, Y = solution.rounds, start
+    for _ in range(20):
+        if solution.settled:
+            break
+        before, Y = Y, solution.Y
+        solution = pulled(PROXIMAL, Y, Y)
+        rounds += solution.rounds
+        if kernels.distance(solution.Y, Y) >= kernels.distance(Y, before):  # as close as rounding allows
+            break
+    return replace(solution, rounds=rounds, multiplier=solution.multiplier / unit)
 
 
 def project_near(V: Array, C: Constraint, centre: Array, radius: float) -> Array:
@@ -106,7 +114,8 @@ def box_solver(upper: float, tolerance: float, workers: Workers = SERIAL) -> Sol
     def solve(Q: Array, L: Array, start: Array) -> Solution:
         Y, rounds = start.copy(), np.zeros(len(start), np.int64)
         workers.run(kernels.solve_rows, len(Y), 10.0 * Q.size, Q, L, upper, tolerance, Y, rounds)
-        return Solution(Y, int(rounds.max()))
+        used = int(rounds.max())
+        return Solution(Y, used, settled=used < kernels.most_rounds(len(Q)))
 
     return solve
 
@@ -126,7 +135,8 @@ def within_ball(solve: Solver, Q: Array, L: Array, centre: Array, radius: float,
     gap = kernels.distance(found.Y, centre)
     if gap <= radius * (1.0 + ROUNDING):
         return replace(found, multiplier=0.0)
-    eye, rounds, inner = np.eye(len(Q)), found.rounds, Solution(centre, 0, settled=False)
+    eye, rounds = np.eye(len(Q)), found.rounds
+    inner: Solution | None = None
 
     def excess(mu: float) -> float:
         nonlocal found, inner, rounds
@@ -134,28 +144,34 @@ def within_ball(solve: Solver, Q: Array, L: Array, centre: Array, radius: float,
         rounds += found.rounds
         gap = kernels.distance(found.Y, centre)
         if gap <= radius * (1.0 + ROUNDING):
-            settled = found.settled and gap >= radius * (1.0 - ON_THE_SPHERE)
-            inner = Solution(found.Y, 0, mu, settled)
+            inner = replace(found, multiplier=mu, settled=found.settled and gap >= radius * (1.0 - ON_THE_SPHERE))
         return radius / gap - 1.0 if gap > 0.0 else inf
 
     close_in(excess, kernels.distance(L, product(centre, Q)) / radius, radius / gap - 1.0)
+    if inner is None:  # rounding alone: the free minimiser, drawn in along the segment to the centre, which lies in C
+        inner = Solution(centre + (radius / gap) * (found.Y - centre), 0, 0.0, settled=False)
     return replace(inner, rounds=rounds)
 
 
 def close_in(excess: Callable[[float], float], high: float, at_zero: float) -> None:
-    """Call a rising function at points that close in on its root in (0, high], the last of them at or above the root.
+    """Call a rising function at points that close in from both sides on its root, which lies near (0, high].
 
-    False position (Illinois), with a bisection now and then.
+    False position (Illinois: the value at an end that stays is halved), with a bisection now and then.
     """
     low, f_low, f_high, side = 0.0, at_zero, excess(high), 0
+    while f_high < -ROUNDING and high < 1e300:  # the bound was rounded down
+        low, f_low, high = high, f_high, 2.0 * high
+        f_high = excess(high)
+    closest = f_high
     for turn in range(100):
-        if f_high <= ON_THE_SPHERE or high - low <= 1e-15 * high:
+        if closest <= ON_THE_SPHERE or high - low <= 1e-15 * high:
             break
         mu = low + (high - low) * (f_low / (f_low - f_high)) if f_high < inf else 0.0
         if turn % 4 == 3 or not low < mu < high:
             mu = 0.5 * (low + high)
         f = excess(mu)
         if f >= 0.0:
+            closest = f
             high, f_high, f_low = mu, f, f_low / 2 if side > 0 else f_low
         else:
             low, f_low, f_high = mu, f, f_high / 2 if side < 0 else f_high

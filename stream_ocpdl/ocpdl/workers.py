@@ -7,7 +7,7 @@ be worth a thread is computed where it is.
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Self
 
 from stream_ocpdl.errors import ConfigError
 
@@ -19,8 +19,8 @@ class Workers:
     """Runs kernels on a number of threads; as a context manager, ends them."""
 
     def __init__(self, threads: int = 1) -> None:
-        if threads < 1:
-            raise ConfigError(f"threads must be at least 1, not {threads}")
+        if not isinstance(threads, int) or threads < 1:
+            raise ConfigError(f"threads must be a whole number, at least 1, not {threads!r}")
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads - 1, "ocpdl") if threads > 1 else None
 
@@ -37,9 +37,16 @@ class Workers:
             other.result()
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads; from now on everything runs on the calling one."""
         if self._pool is not None:
             self._pool.shutdown()
+            self._pool = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 SERIAL = Workers(1)

@@ -104,7 +104,8 @@ def create_topics(
 ) -> None:
     """Make topics, each with its number of partitions and its settings, unless they are there."""
     new = [NewTopic(name, count, replication, config=config) for name, (count, config) in wanted.items()]
-    for name, outcome in connection.admin().create_topics(new, operation_timeout=connection.patience).items():
+    admin = connection.admin()  # it must live until the outcomes are there
+    for name, outcome in admin.create_topics(new, operation_timeout=connection.patience).items():
         try:
             outcome.result(connection.patience)
         except KafkaException as error:
@@ -114,7 +115,8 @@ def create_topics(
 
 def delete_topics(connection: Connection, names: Collection[str]) -> None:
     """Remove topics."""
-    for outcome in connection.admin().delete_topics(list(names), operation_timeout=connection.patience).values():
+    admin = connection.admin()
+    for outcome in admin.delete_topics(list(names), operation_timeout=connection.patience).values():
         try:
             outcome.result(connection.patience)
         except KafkaException as error:
