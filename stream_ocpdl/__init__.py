@@ -6,9 +6,9 @@ After *Online nonnegative CP-dictionary learning for Markovian data* (Lyu, Stroh
 
 from stream_ocpdl.errors import ConfigError, DataError, NumericError, OcpdlError, StateError
 from stream_ocpdl.estimator import OnlineCPDL
+from stream_ocpdl.fingerprint import fingerprint
 from stream_ocpdl.ocpdl.constraints import NonnegativeBall, NonnegativeColumns
 from stream_ocpdl.ocpdl.diagnostics import assumption_card, stationarity
-from stream_ocpdl.ocpdl.fingerprint import fingerprint
 from stream_ocpdl.ocpdl.learner import Learner, Step
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.schedules import Balanced, Constant, PowerLaw

@@ -1,4 +1,4 @@
-"""The learner for everyday use, without Kafka, by the conventions of scikit-learn."""
+"""The learner for everyday use, without Kafka, with scikit-learn's verbs."""
 
 from secrets import randbits
 from typing import Any, Literal, Self
@@ -7,6 +7,7 @@ import numpy as np
 
 from stream_ocpdl.errors import DataError, StateError
 from stream_ocpdl.ocpdl.arrays import Array
+from stream_ocpdl.ocpdl.batch import as_array, read_batch
 from stream_ocpdl.ocpdl.constraints import Constraint
 from stream_ocpdl.ocpdl.learner import Learner, Step
 from stream_ocpdl.ocpdl.problem import WEIGHTS, Problem
@@ -15,6 +16,8 @@ from stream_ocpdl.ocpdl.schedules import Schedule
 
 class OnlineCPDL:
     """Online nonnegative CP-dictionary of tensors X (b, I₁…Iₙ); the parameters are those of `Problem`.
+
+    An error leaves the model as it was.
 
     >>> import numpy as np
     >>> X = np.random.default_rng(0).random((200, 8, 6))
@@ -48,18 +51,17 @@ class OnlineCPDL:
 
     def fit(self, X: Any, y: None = None) -> Self:
         """Forget everything, then learn X in one pass, in its order, in minibatches of `batch_size`."""
-        self.__dict__.pop("learner_", None)
-        X = np.asarray(X)
-        for start in range(0, max(len(X), 1) if X.ndim else 1, self.batch_size):
-            self.partial_fit(X[start : start + self.batch_size] if X.ndim else X)
+        learner = Learner(self._problem(X))
+        X = read_batch(learner.problem, X).X
+        for start in range(0, len(X), learner.problem.batch_size):
+            step = learner.step(X[start : start + learner.problem.batch_size])
+        self._learned(learner, step)
         return self
 
     def partial_fit(self, X: Any, y: None = None) -> Self:
         """Learn X as one minibatch: one step of the algorithm."""
-        learner = self.__dict__.get("learner_") or self._begin(X)
-        step = learner.step(X)
-        self.learner_: Learner = learner
-        self.last_step_: Step = step
+        learner: Learner = self.__dict__.get("learner_") or Learner(self._problem(X))
+        self._learned(learner, learner.step(X))
         return self
 
     def transform(self, X: Any) -> Array:
@@ -68,20 +70,22 @@ class OnlineCPDL:
 
     def inverse_transform(self, H: Any) -> Array:
         """The tensors (b, I₁…Iₙ) that codes H (b, R) stand for: Out(D) ×ₙ₊₁ H."""
-        loadings = self._fitted().state.loadings
-        T = np.asarray(H, np.float64)
-        if T.ndim != 2 or T.shape[1] != loadings[0].shape[1]:
-            raise DataError(f"H has shape {T.shape}; codes of this model have shape (b, {loadings[0].shape[1]})")
+        loadings, T = self._fitted().state.loadings, as_array(H, "H")
+        rank = loadings[0].shape[1]
+        if T.ndim != 2 or T.shape[1] != rank:
+            raise DataError(f"H has shape {T.shape}; codes of this model have shape (b, {rank})")
+        T = T.astype(np.float64)
+        if not np.isfinite(T).all():
+            raise DataError("H has numbers that are not finite")
         for U in loadings[:-1]:
             T = T[..., None, :] * U
         return np.asarray(T @ loadings[-1].T)
 
     def score(self, X: Any, y: None = None) -> float:
         """The share of X's energy that its reconstruction explains: 1 − ‖X − X̂‖²/‖X‖²."""
-        X = np.asarray(X)
-        rest = float(np.sum((X - self.inverse_transform(self.transform(X))) ** 2))
-        energy = float(np.sum(X * X))
-        return 1.0 - rest / energy if energy > 0.0 else 0.0
+        batch = read_batch(self._fitted().problem, X)
+        rest = batch.X - self.inverse_transform(self.transform(batch.X))
+        return 1.0 - float(np.sum(rest * rest)) / batch.energy if batch.energy > 0.0 else 0.0
 
     @property
     def loadings_(self) -> list[Array]:
@@ -99,22 +103,27 @@ class OnlineCPDL:
         self._fitted()
         return self.last_step_.surrogate
 
-    def _begin(self, X: Any) -> Learner:
-        seed = randbits(63) if self.random_state is None else self.random_state
-        return Learner(
-            Problem(
-                shape=np.shape(X)[1:],
-                rank=self.rank,
-                sparsity=self.sparsity,
-                ridge=self.ridge,
-                weights=self.weights,
-                batch_size=self.batch_size,
-                radius=self.radius,
-                constraints=self.constraints,
-                dtype=self.dtype,
-                seed=seed,
-            )
+    def _problem(self, X: Any) -> Problem:
+        """The problem that these parameters and the shape of X pose."""
+        array = as_array(X, "X")
+        if array.ndim < 2:
+            raise DataError(f"X has shape {array.shape}; a minibatch has shape (b, I₁, …, Iₙ)")
+        return Problem(
+            shape=array.shape[1:],
+            rank=self.rank,
+            sparsity=self.sparsity,
+            ridge=self.ridge,
+            weights=self.weights,
+            batch_size=self.batch_size,
+            radius=self.radius,
+            constraints=self.constraints,
+            dtype=self.dtype,
+            seed=randbits(63) if self.random_state is None else self.random_state,
         )
+
+    def _learned(self, learner: Learner, step: Step) -> None:
+        self.learner_ = learner
+        self.last_step_ = step
 
     def _fitted(self) -> Learner:
         learner: Learner | None = self.__dict__.get("learner_")

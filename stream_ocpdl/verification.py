@@ -261,7 +261,7 @@ def _compare(trial: Trial, connection: Connection, models: list[Settings], verdi
         replayed, kept = _replayed(connection, settings), _kept(connection, settings)
         verdict.check(replayed == kept, f"{name}: the state is not that of a replay of its journal")
         states.append(replayed)
-        codes.append({position: value for position, value in zip(coded, published, strict=True)})
+        codes.append(dict(zip(coded, published, strict=True)))
         if settings is models[0]:
             verdict.inputs, verdict.codes, verdict.dead_letters = len(everything), len(coded), len(letters)
             verdict.steps, verdict.state = journal[-1].t, replayed

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stream_ocpdl import DataError, Learner, OnlineCPDL, Problem, StateError
+from stream_ocpdl import ConfigError, DataError, Learner, OnlineCPDL, Problem, StateError
 from tests import paper
 
 X = np.einsum("br,ir,jr->bij", *(np.random.default_rng(0).random((rows, 2)) for rows in (60, 6, 5)))
@@ -61,14 +61,50 @@ def test_too_early():
         OnlineCPDL(2).transform(X)
 
 
-@pytest.mark.parametrize("bad", [np.float64(1.0), np.empty((0, 3)), "text"])
-def test_bad_input(bad):
-    """What is not a batch of tensors is a typed error, and nothing is learned."""
-    model = OnlineCPDL(2)
-    with pytest.raises((DataError, ValueError), match=r"X |shape"):
+@pytest.mark.parametrize("bad", [np.float64(1.0), np.ones(3), np.empty((0, 3)), "text", [[1.0], [1.0, 2.0]]], ids=repr)
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_bad_input_leaves_the_model(bad, method):
+    """What is not a batch of tensors is a typed error that names X, and the model is the one before."""
+    model = OnlineCPDL(2, random_state=0).fit(X)
+    before = model.learner_.state.digest()
+
+    with pytest.raises(DataError, match=r"^X "):
+        getattr(model, method)(bad)
+    assert model.learner_.state.digest() == before
+
+
+def test_a_bad_row_late_in_fit_leaves_the_model():
+    """The error names the row of the user's X, and nothing was forgotten."""
+    model = OnlineCPDL(2, batch_size=5, random_state=0).fit(X)
+    before, bad = model.learner_.state.digest(), X.copy()
+    bad[12, 3, 1] = np.nan
+
+    with pytest.raises(DataError, match=r"X\[12, 3, 1\]"):
         model.fit(bad)
-    with pytest.raises(StateError):
-        model.transform(X)
+    assert model.learner_.state.digest() == before
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, "a"])
+def test_bad_settings_are_named(size):
+    """A wrong parameter is a ConfigError."""
+    with pytest.raises(ConfigError, match="batch_size"):
+        OnlineCPDL(2, batch_size=size).fit(X)
+
+
+def test_scores_of_other_dtypes():
+    """Bytes and halves score as the same numbers in double do."""
+    whole = np.random.default_rng(1).integers(0, 256, (60, 6, 5))
+    scores = [OnlineCPDL(2, random_state=0).fit(whole).score(whole.astype(kind)) for kind in ("f8", "u1", "f2", "i4")]
+
+    assert np.allclose(scores, scores[0], rtol=1e-12)
+    assert 0 < scores[0] < 1
+
+
+@pytest.mark.parametrize("bad", ["ab", [[np.nan, 1.0]], [[1j, 1.0]], None], ids=repr)
+def test_bad_codes(bad):
+    """inverse_transform refuses what are no codes, and names H."""
+    with pytest.raises(DataError, match=r"^H "):
+        OnlineCPDL(2).fit(X).inverse_transform(bad)
 
 
 def test_codes_of_the_wrong_rank():

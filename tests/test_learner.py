@@ -103,8 +103,7 @@ def test_every_step_obeys_the_paper(run):
         check_surrogate(run, step, before, after, slack)
         check_movement(problem, step, before, after)
         check_coding(problem, run.past[-1][0], step, before, slack)
-        if problem.dtype == "float64":
-            check_loadings(problem, step, before, after)
+        check_loadings(problem, step, before, after)
 
 
 def first_loadings(problem, state):
@@ -117,7 +116,7 @@ def check_surrogate(run, step, before, after, slack):
     was, now = run.surrogate(before.loadings), run.surrogate(after.loadings)
     assert step.surrogate_before == pytest.approx(was, rel=1e-9, abs=slack)
     assert step.surrogate == pytest.approx(now, rel=1e-9, abs=slack)
-    assert step.surrogate <= step.surrogate_before + slack  # lem:main_analytic_lemma (i)
+    assert step.surrogate <= step.surrogate_before + 1e-12 * after.aggregates.E  # lem:main_analytic_lemma (i)
     assert now >= run.empirical(after.loadings) - slack  # f̂_t ≥ f_t
     if step.t > 1:  # prop:Wt_bd
         old, old_empirical = run.surrogate(before.loadings, -1), run.empirical(before.loadings, -1)
@@ -148,6 +147,16 @@ def check_coding(problem, X, step, before, slack):
     best = paper.losses(X, before.loadings, paper.coding(X, before.loadings, *penalties, upper), *penalties)
     energies = np.sum(X**2, axis=tuple(range(1, X.ndim)))
     assert (step.coding.losses <= best * (1 + 1e-10) + 1e-10 * energies).all()
+    Q = np.eye(problem.rank) * problem.ridge + gram(paper.out(before.loadings))
+    L = paper.correlations(X, before.loadings) - problem.sparsity / 2
+    for k in range(len(X)):
+        assert residual(H[k : k + 1].copy(), Q, L[k : k + 1].copy(), lambda V: np.clip(V, 0, upper)) <= 1e-10
+
+
+def gram(atoms):
+    """Inner products of the atoms."""
+    flat = atoms.reshape(len(atoms), -1)
+    return flat @ flat.T
 
 
 def check_loadings(problem, step, before, after):
@@ -155,9 +164,11 @@ def check_loadings(problem, step, before, after):
     loadings = list(before.loadings)
     sets = problem.sets(after.scale or 1.0)
     for i, (U, C) in enumerate(zip(after.loadings, sets.loadings, strict=True)):
-        A, B = paper.intermediate(after.aggregates.A, after.aggregates.B, loadings, i)
+        A, B = paper.intermediate(after.aggregates.A, after.aggregates.B.astype(float), loadings, i)
         project = C.project if problem.radius is None else near(C, loadings[i], step.radii[i])
-        assert residual(np.ascontiguousarray(U), A, np.ascontiguousarray(B), project) <= 2e-10
+        assert residual(np.ascontiguousarray(U), A, np.ascontiguousarray(B), project) <= (
+            1e-10 if step.settled[i] else 1e-8
+        )
         loadings[i] = U
 
 
@@ -185,9 +196,10 @@ def test_the_surrogate_is_exact_for_200_steps(sparsity, ridge):
     sizes = np.random.default_rng(0).integers(1, 9, 200)
     for b, X in zip(sizes, mixture(), strict=False):
         step = run.step(X[:b])
+        if step.t % 10 == 0:
+            assert step.surrogate == pytest.approx(run.surrogate(run.learner.state.loadings), rel=1e-10)
 
     assert step.t == 200
-    assert step.surrogate == pytest.approx(run.surrogate(run.learner.state.loadings), rel=1e-10)
 
 
 @pytest.mark.parametrize("radius", ["auto", 0.05])
@@ -231,9 +243,10 @@ def test_threads_change_no_bit(ridge, dtype):
     problem = Problem(shape=(60, 700), rank=6, batch_size=8, ridge=ridge, dtype=dtype)
     digests = []
     for threads in (1, 2, 3):
-        learner = Learner(problem, workers=Workers(threads))
-        for _, X in zip(range(4), mixture((60, 700), 6), strict=False):
-            learner.step(X)
+        with Workers(threads) as workers:
+            learner = Learner(problem, workers=workers)
+            for _, X in zip(range(4), mixture((60, 700), 6), strict=False):
+                learner.step(X)
         digests.append(learner.state.digest())
 
     assert digests[0] == digests[1] == digests[2]
@@ -301,6 +314,7 @@ BAD = {
     "text": ("hello", "X has dtype <U5"),
     "ragged": ([[1.0], [1.0, 2.0]], "X is not an array"),
     "too large": (np.full((1, 2, 3), 1e150), "norm above"),
+    "masked": (np.ma.ones((1, 2, 3)), "masked array"),
 }
 
 
@@ -323,10 +337,31 @@ def test_overflow_in_single_precision_is_refused():
         Learner(Problem(shape=(3,), rank=1, dtype="float32")).step(np.full((1, 3), 1e39))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "scale"), [("float32", 1e-20), ("float32", 1e18), ("float64", 1e-90), ("float64", 1e80)]
+)
+def test_a_scale_out_of_range_is_refused(dtype, scale):
+    """Data whose squares lose their digits are refused before they fix the scale."""
+    learner = Learner(Problem(shape=(3,), rank=1, dtype=dtype))
+
+    with pytest.raises(DataError, match="rescale the data"):
+        learner.step(np.full((1, 3), scale))
+    assert learner.state.scale == 0.0
+
+
+def test_large_minibatches_do_not_erase_the_past():
+    """A minibatch of 30 ordinary sizes weighs what its tensors would have weighed together."""
+    problem = Problem(shape=(3,), rank=1, batch_size=2)
+    apart = np.prod([1 - problem.weight(k, 2 * k, 2) for k in range(31, 61)])
+
+    assert 1 - problem.weight(2, 120, 60) == pytest.approx(apart, rel=1e-12)
+    assert apart > 0.1
+
+
 def test_a_step_that_overflows_never_happened():
     """Finite input, but B leaves the range of single precision: a typed error, the state untouched."""
     learner = Learner(Problem(shape=(3,), rank=1, dtype="float32"))
-    learner.step(np.full((1, 3), 1e-30))
+    learner.step(np.full((1, 3), 1e-12))
     before = learner.state.digest()
 
     with pytest.raises(NumericError, match="the step was discarded; rescale the data"):

@@ -35,6 +35,10 @@ MISTAKES = [
     ({"constraints": (NonnegativeBall(),)}, "constraints must be one for each mode"),
     ({"dtype": "float16"}, "dtype must be"),
     ({"tolerance": 0.0}, "tolerance must be"),
+    ({"rank": True}, "rank must be"),
+    ({"constraints": NonnegativeBall}, "constraints must be"),
+    ({"weights": PowerLaw}, "weights must be"),
+    ({"radius": [1.0]}, "radius must be"),
 ]
 
 
@@ -54,6 +58,10 @@ def test_mistakes_are_named(change, message):
         lambda: NonnegativeBall(0.0),
         lambda: NonnegativeColumns(float("inf")),
         lambda: Workers(0),
+        lambda: Workers("2"),
+        lambda: PowerLaw("a"),
+        lambda: PowerLaw(1e4),
+        lambda: NonnegativeBall("a"),
     ],
 )
 def test_parts_refuse_too(wrong):
@@ -91,7 +99,7 @@ def test_weights():
     per_step = Problem(shape=(3,), rank=1, per="step", weights=PowerLaw(0.76))
 
     assert per_tensor.weight(1, 3, 3) == 1.0
-    assert per_tensor.weight(2, 8, 5) == 5 / 8
-    assert per_tensor.weight(4, 40, 10) == per_step.weight(4, 40, 10) == 4**-0.76
-    assert per_tensor.weight(9, 1010, 1000) == 1.0
+    assert per_tensor.weight(2, 8, 5) == pytest.approx(5 / 8)
+    assert per_tensor.weight(4, 40, 10) == pytest.approx(per_step.weight(4, 40, 10)) == pytest.approx(4**-0.76)
+    assert 0.9 < per_tensor.weight(9, 1010, 1000) < 1.0
     assert Problem(shape=(3,), rank=1, weights=Constant(0.2)).weight(1, 99, 99) == 1.0

@@ -117,3 +117,53 @@ def test_scale_does_not_matter(scale):
         plain = minimise_near(Q, L, C, start, 0.3, 1e-12).Y
 
         assert np.allclose(minimise_near(scale * Q, scale * L, C, start, 0.3, 1e-12).Y, plain, atol=1e-7)
+
+
+@pytest.mark.parametrize("scale", [1e-24, 1e-9, 1.0, 1e12])
+@pytest.mark.parametrize("C", [NonnegativeBall(), NonnegativeBall(1.5), NonnegativeColumns()], ids=repr)
+def test_a_dead_atom_does_not_loosen_the_others(C, scale):
+    """The atoms that live are solved to 1e-10 whatever the units and whatever the column of a dead one holds."""
+    random = np.random.default_rng(4)
+    Q, L = laws.quadratic("good", random, 6, 4)
+    Q[2, :] = Q[:, 2] = L[:, 2] = 0
+    start = C.project(random.random((6, 4)))
+    Y = minimise_near(scale * Q, scale * L, C, start, np.inf, 1e-10).Y
+    live = [0, 1, 3]
+    part = np.ascontiguousarray
+
+    if not isinstance(C, NonnegativeBall) or np.linalg.norm(Y) < 0.999 * C.bound:
+        project = C.project
+        assert residual(part(Y[:, live]), part(Q[np.ix_(live, live)]), part(L[:, live]), project) <= 1e-10
+
+
+@pytest.mark.parametrize("radius", [1e-3, 1e-6, 1.7e-6, 1e-9, 1e-12])
+def test_a_tiny_radius_is_used_to_the_full(radius):
+    """However small the radius against the loadings, the step goes to the sphere and says so."""
+    for seed in range(50):
+        random = np.random.default_rng(seed)
+        Q, L = random.random((1, 1)) * 1e-8, random.random((2, 1))
+        start = random.random((2, 1)) + 0.3
+        solution = minimise_near(Q, L, NonnegativeBall(), start, radius, 1e-10)
+
+        assert solution.multiplier > 0
+        assert np.linalg.norm(solution.Y - start) == pytest.approx(radius, rel=1e-3 if radius > 1e-11 else 0.1)
+
+
+def test_a_weak_atom_reaches_its_minimiser():
+    """An atom of amplitude 1e-7 on a support of its own is solved as exactly as a strong one."""
+    Q, wanted = np.diag([1.0, 1e-14]), np.array([[2.0, 3.0], [0.5, 0.25]])
+    for C in (NonnegativeBall(), NonnegativeColumns(9.0)):
+        Y = minimise_near(Q, wanted @ Q, C, np.ones((2, 2)), np.inf, 1e-10).Y
+
+        assert np.allclose(Y, wanted, rtol=1e-8)
+
+
+@pytest.mark.parametrize("far", [1e2, 1e4, 1e6])
+def test_a_far_start_leaves_no_trace(far):
+    """A start far from the minimiser pulls nothing towards itself."""
+    random = np.random.default_rng(5)
+    Q, L = laws.quadratic("good", random, 6, 4)
+    for C in (NonnegativeBall(), NonnegativeColumns(1e9)):
+        Y = minimise_near(Q, L, C, far * random.random((6, 4)), np.inf, 1e-10).Y
+
+        assert residual(Y, Q, L, C.project) <= 1e-10

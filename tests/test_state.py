@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_ocpdl import Learner, Problem, State, StateError
-from stream_ocpdl.ocpdl.fingerprint import conditions, fingerprint
+from stream_ocpdl.fingerprint import conditions, fingerprint
 
 
 def learned(**options):
@@ -73,12 +73,53 @@ def test_damaged_bytes_are_refused_or_read(data):
 
 
 @pytest.mark.parametrize(
+    ("was", "becomes", "message"),
+    [
+        (b'"t":1', b'"t":7', "impossible counters"),
+        (b'"N":4', b'"N": 4', "canonical|bytes"),
+        (b'"at_bound":0', b'"at_bound":"0"', "canonical|bytes"),
+        (b'"scale":"0x', b'"scale":"-0x', "bytes|impossible"),
+    ],
+)
+def test_impossible_headers(was, becomes, message):
+    """Counters that cannot be, and headers in another spelling, are refused."""
+    data = learned().to_bytes()
+    size = int.from_bytes(data[6:10], "little")
+    header = data[10 : 10 + size].replace(was, becomes)
+
+    with pytest.raises(StateError, match=message):
+        State.from_bytes(data[:6] + len(header).to_bytes(4, "little") + header + data[10 + size :])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_numbers_that_are_none(value):
+    """A state with a number that is not finite is refused."""
+    state = learned()
+    state.loadings[0][0, 0] = value
+
+    with pytest.raises(StateError, match="not finite"):
+        State.from_bytes(state.to_bytes())
+
+
+def test_loadings_outside_of_their_set():
+    """A state whose loadings the problem forbids is of another problem."""
+    state = learned()
+    state.loadings[0][0, 0] = -1.0
+
+    with pytest.raises(StateError, match="outside of their set"):
+        Learner(Problem(shape=(3, 2), rank=2), State.from_bytes(state.to_bytes()))
+
+
+@pytest.mark.parametrize(
     ("data", "message"),
     [
         (b"", "do not begin with OCPDL"),
         (b"PK\x03\x04 something else", "do not begin with OCPDL"),
         (b"OCPDL\x02\x00\x00\x00\x00", "format version 2"),
         (b"OCPDL\x01\x02\x00\x00\x00[]", "not a JSON object"),
+        (b"OCPDL\x01\x40\x0d\x03\x00" + b"[" * 200000, "cannot be read|not JSON"),
+        ("text", "cannot be read"),
+        (None, "cannot be read"),
     ],
 )
 def test_other_bytes(data, message):
@@ -99,4 +140,4 @@ def test_the_fingerprint_names_its_conditions():
     """It is short and stable, and says what it was made from."""
     assert fingerprint() == fingerprint()
     assert len(fingerprint()) == 16
-    assert {"cpu", "numba", "numpy", "stream_ocpdl"} <= conditions().keys()
+    assert {"cpu", "numba", "numpy", "mathematics", "libc"} <= conditions().keys()

@@ -1,6 +1,7 @@
 """`stream-ocpdl demo`: a stream with a known dictionary, and the learner finding it."""
 
 from collections.abc import Iterator
+from itertools import permutations
 
 import click
 import numpy as np
@@ -14,8 +15,14 @@ SHAPE, RANK, BATCH, NOISE = (24, 20, 6), 4, 16, 0.02
 
 
 @click.command()
-@click.option("--steps", default=400, show_default=True, help="Minibatches to learn.")
-@click.option("--seed", default=0, show_default=True, help="Of the truth, the stream and the first loadings.")
+@click.option("--steps", type=click.IntRange(1), default=400, show_default=True, help="Minibatches to learn.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Of the truth, the stream and the first loadings.",
+)
 def demo(steps: int, seed: int) -> None:
     """Learn the dictionary of a Markovian stream, in memory.
 
@@ -60,9 +67,9 @@ def stream(truth: list[Array], steps: int, random: np.random.Generator) -> Itera
 
 
 def similarity(loadings: tuple[Array, ...], truth: list[Array]) -> float:
-    """Mean over the true atoms of the largest cosine with a learned atom."""
+    """Mean cosine of true and learned atoms, matched one to one."""
     cosines = np.ones((RANK, RANK))
     for U, V in zip(loadings, truth, strict=True):
         U, V = (W / np.maximum(np.linalg.norm(W, axis=0), 1e-300) for W in (U, V))
         cosines *= U.T @ V
-    return float(cosines.max(axis=0).mean())
+    return max(float(cosines[list(match), range(RANK)].mean()) for match in permutations(range(RANK)))

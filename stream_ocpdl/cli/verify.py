@@ -32,7 +32,8 @@ def verify(bootstrap_servers: str, kills: int, partitions: int, linger: bool, se
         click.echo(json.dumps(verdict.as_dict(), indent=1))
     else:
         click.echo(
-            f"{verdict.inputs} inputs, {verdict.codes} codes, {verdict.dead_letters} dead letters, {verdict.steps} steps; "
+            f"{verdict.inputs} inputs, {verdict.codes} codes, {verdict.dead_letters} dead letters, "
+            f"{verdict.steps} steps; "
             f"killed {verdict.random_kills} times at random and at {len(verdict.crash_points)} crash points; "
             f"{verdict.seconds:.0f} s"
         )

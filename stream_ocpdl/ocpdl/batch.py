@@ -33,7 +33,7 @@ class Batch:
 
 def read_batch(problem: Problem, X: Any, workers: Workers = SERIAL) -> Batch:
     """Check and, only where the kernels need it, convert."""
-    X = _as_array(problem, X)
+    X = _as_batch(problem, X)
     b = len(X)
     energies, lowest = np.empty(b), np.empty(b)
     workers.run(kernels.scan, b, X.size / b, X.reshape(b, -1), energies, lowest)
@@ -45,13 +45,21 @@ def read_batch(problem: Problem, X: Any, workers: Workers = SERIAL) -> Batch:
     return Batch(X, energies)
 
 
-def _as_array(problem: Problem, X: Any) -> BigArray:
+def as_array(value: Any, name: str) -> BigArray:
+    """An array of real numbers, or an error that names the argument."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise DataError(f"{name} is a masked array; missing cells are not supported")
     try:
-        array = np.asarray(X)
+        array = np.asarray(value)
     except ValueError as error:
-        raise DataError(f"X is not an array: {error}") from error
+        raise DataError(f"{name} is not an array: {error}") from error
     if array.dtype.kind not in "biuf":
-        raise DataError(f"X has dtype {array.dtype}; real numbers are needed")
+        raise DataError(f"{name} has dtype {array.dtype}; real numbers are needed")
+    return array
+
+
+def _as_batch(problem: Problem, X: Any) -> BigArray:
+    array = as_array(X, "X")
     if array.ndim != problem.modes + 1 or array.shape[1:] != problem.shape:
         expected = ", ".join(["b", *map(str, problem.shape)])
         raise DataError(f"X has shape {array.shape}; a minibatch of this problem has shape ({expected})")

@@ -54,8 +54,8 @@ def assumption_card(problem: Problem, state: State | None = None) -> tuple[Assum
     return (
         Assumption("(A1)", Standing.OPEN, "the data come from a mixing Markov chain: a property of their source"),
         _line("(A2) loadings", _loadings_compact(problem)),
-        _line("(A2) codes", _codes_compact(problem, state.at_bound if state else 0)),
-        _line("(A3)", problem.weights.a3()),
+        _codes_compact(problem, state.at_bound if state else 0),
+        _weights(problem),
         _codes_unique(problem),
         _line("radius", _radius(problem)),
     )
@@ -73,12 +73,22 @@ def _loadings_compact(problem: Problem) -> Verdict:
     return Verdict(True, "every mode has a compact convex set")
 
 
-def _codes_compact(problem: Problem, at_bound: int) -> Verdict:
-    if problem.penalised:
-        return Verdict(True, "the penalty bounds the codes of bounded data (lem:H_bdd)")
+def _codes_compact(problem: Problem, at_bound: int) -> Assumption:
+    name = "(A2) codes"
+    if problem.sparsity > 0:
+        return Assumption(name, Standing.HOLDS, "the penalty bounds the codes of bounded data (lem:H_bdd)")
+    if problem.ridge > 0:
+        return Assumption(name, Standing.HOLDS, "the ridge bounds the codes of bounded data: λ₂‖h‖² ≤ ‖X‖²")
     if at_bound:
-        return Verdict(True, f"codes are boxed, but {at_bound} so far met the bound: some atoms are nearly zero")
-    return Verdict(True, "codes are boxed, and none has met the bound")
+        reason = f"{at_bound} codes were cut at their bound: the first minibatch, which set the scale, was not typical"
+        return Assumption(name, Standing.OPEN, f"{reason}, or an atom is nearly zero")
+    return Assumption(name, Standing.HOLDS, "codes are boxed, and none has met the bound")
+
+
+def _weights(problem: Problem) -> Assumption:
+    verdict = problem.weights.a3()
+    more = ", for minibatches of one size" if problem.per == "tensor" and verdict.holds else ""
+    return _line("(A3)", Verdict(verdict.holds, verdict.reason + more))
 
 
 def _codes_unique(problem: Problem) -> Assumption:

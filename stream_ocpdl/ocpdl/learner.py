@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from stream_ocpdl.errors import NumericError
+from stream_ocpdl.errors import DataError, NumericError
 from stream_ocpdl.ocpdl import kernels
 from stream_ocpdl.ocpdl.aggregates import Aggregates, Intermediate, absorb, correlate, gram_of_atoms
 from stream_ocpdl.ocpdl.arrays import Array
@@ -28,6 +28,9 @@ from stream_ocpdl.ocpdl.solvers import Solution, box_solver, minimise_near
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
+SCALES = {"float64": 1e75, "float32": 1e15}
+"""How far from one, either way, data may be: squares of squares must keep their digits, and in float32 squares."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coding:
@@ -37,6 +40,7 @@ class Coding:
     losses: Array
     at_bound: int
     rounds: int
+    settled: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +52,7 @@ class Update:
     after: float
     radius_active: tuple[bool, ...]
     rounds: tuple[int, ...]
+    settled: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +76,8 @@ class Step:
     """Whether the radius held mode i back."""
     rounds: tuple[int, ...]
     """What the loading updates took."""
+    settled: tuple[bool, ...]
+    """Whether mode i was solved to the tolerance; rounding may forbid it where Q is nearly flat."""
 
     @property
     def codes(self) -> Array:
@@ -135,6 +142,7 @@ def advance(problem: Problem, state: State, X: Any, workers: Workers = SERIAL) -
         radii=tuple(w * c for c in sets.radii),
         radius_active=update.radius_active,
         rounds=update.rounds,
+        settled=update.settled,
     )
     if not all(map(isfinite, (step.surrogate, *step.movements))):
         raise NumericError(f"step {t} has a result that is not finite and was discarded; rescale the data")
@@ -146,6 +154,8 @@ def settle(problem: Problem, state: State, batch: Batch) -> State:
     if state.scale > 0.0 or batch.energy == 0.0:
         return state
     scale = sqrt(batch.energy / len(batch))
+    if not 1 / SCALES[problem.dtype] <= scale <= SCALES[problem.dtype]:
+        raise DataError(f"X has tensors of norm {scale:g}, too far from 1 for {problem.dtype}; rescale the data")
     return replace(state, scale=scale, loadings=problem.initial_loadings(scale))
 
 
@@ -159,7 +169,8 @@ def encode(problem: Problem, sets: Sets, loadings: Sequence[Array], batch: Batch
     solution = box_solver(sets.h_max, problem.tolerance, workers)(Q, L, np.zeros_like(L))
     H = solution.Y
     losses = batch.energies + np.sum(H * (product(H, Q) - 2.0 * L), axis=1)
-    return Coding(H, np.maximum(losses, 0.0), int(np.count_nonzero(H >= sets.h_max)), solution.rounds)
+    at_bound = int(np.count_nonzero(H >= sets.h_max))
+    return Coding(H, np.maximum(losses, 0.0), at_bound, solution.rounds, solution.settled)
 
 
 def update_loadings(
@@ -183,4 +194,5 @@ def update_loadings(
         after=constant + objective(solutions[-1].Y, A, B),
         radius_active=tuple(solution.multiplier > 0.0 for solution in solutions),
         rounds=tuple(solution.rounds for solution in solutions),
+        settled=tuple(solution.settled for solution in solutions),
     )

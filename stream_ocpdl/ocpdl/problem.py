@@ -138,8 +138,8 @@ class Problem:
     def weight(self, t: int, N: int, b: int) -> float:
         """w_t of step t, a minibatch of b tensors that brings the number of tensors seen to N.
 
-        w₁ = 1 always: otherwise weight would stay on aggregates that are zero. Per tensor, time is τ = N/batch_size, and
-        a minibatch that spans (τ₀, τ] has w = 1 − m(τ₀)/m(τ), where the mass m is linear between whole numbers and
+        w₁ = 1 always: otherwise weight would stay on aggregates that are zero. Per tensor, time is τ = N/batch_size,
+        and a minibatch that spans (τ₀, τ] has w = 1 − m(τ₀)/m(τ), where the mass m is linear between whole numbers and
         m(k − 1)/m(k) = 1 − w(k). So a minibatch of the ordinary size has w(k), one of another size what its tensors
         would have had together, and 1/t gives every tensor the same weight however the stream is cut.
         """

@@ -1,19 +1,19 @@
 """All that a learner knows after step t: loadings, aggregates, two counters and the scale.
 
-A state is never written after it was made, and has one canonical form in bytes:
+Nothing of ours writes a state after it was made. It has one canonical form in bytes:
 
     b"OCPDL" · version (1 byte) · header length (4 bytes, little-endian) · header (JSON) · arrays
 
 The header has sorted keys and no spaces; floats are written as `float.hex`, which is exact. The arrays follow in the
 order U₁ … Uₙ, A, B: raw, little-endian, C order. Equal states give equal bytes on every machine, and the SHA-256 of
-these bytes names the state.
+these bytes names the state. The bytes carry no checksum: whoever stores them keeps the digest beside them.
 """
 
 import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,7 @@ class State:
         header = json.dumps(self._header(), sort_keys=True, separators=(",", ":")).encode()
         yield MAGIC + bytes([VERSION]) + len(header).to_bytes(4, "little") + header
         for array in (*self.loadings, self.aggregates.A, self.aggregates.B):
-            yield np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data.cast("B")
+            yield memoryview(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data)
 
     def to_bytes(self) -> bytes:
         """The canonical bytes."""
@@ -87,23 +87,41 @@ class State:
         >>> State.from_bytes(state.to_bytes()).digest() == state.digest()
         True
         """
-        view = memoryview(data).cast("B")
-        header, offset = _read_header(view)
         try:
+            view = memoryview(data).cast("B")
+            header, offset = _read_header(view)
             shape, rank, dtype = tuple(map(int, header["shape"])), int(header["rank"]), str(header["dtype"])
             arrays = _read_arrays(view, offset, shape, rank, dtype)
             E, P, scale = (float.fromhex(header[name]) for name in ("E", "P", "scale"))
-            aggregates = Aggregates(arrays[-2], arrays[-1], E, P)
             t, N, at_bound = (int(header[name]) for name in ("t", "N", "at_bound"))
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise StateError(f"the header of the state is not usable: {error}") from error
-        return cls(t, N, scale, at_bound, tuple(arrays[:-2]), aggregates)
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise (
+                error if isinstance(error, StateError) else StateError(f"the state cannot be read: {error}")
+            ) from error
+        state = cls(t, N, scale, at_bound, tuple(arrays[:-2]), Aggregates(arrays[-2], arrays[-1], E, P))
+        if bytes(next(state.parts())) != bytes(view[:offset]):
+            raise StateError("the header of the state is not in its canonical form")
+        state._check()
+        return state
+
+    def _check(self) -> None:
+        """Raise unless the numbers can be those of a state."""
+        past = self.aggregates
+        if not 0 <= self.t <= self.N <= 1 << 62 or self.at_bound < 0:
+            raise StateError(f"the state has impossible counters: t = {self.t}, N = {self.N}")
+        if not all(isfinite(value) and value >= 0 for value in (self.scale, past.E, past.P)):
+            raise StateError(f"the state has impossible scalars: scale {self.scale}, E {past.E}, P {past.P}")
+        if not all(np.isfinite(array).all() for array in (*self.loadings, past.A, past.B)):
+            raise StateError("the state has numbers that are not finite")
 
     def belongs_to(self, problem: Problem) -> None:
         """Raise unless this can be a state of the problem."""
         mine, theirs = (self.shape, self.rank, self.dtype), (problem.shape, problem.rank, problem.dtype)
         if mine != theirs:
             raise StateError(f"the state has (shape, rank, dtype) {mine}, the problem {theirs}")
+        for i, (U, C) in enumerate(zip(self.loadings, problem.sets(self.scale or 1.0).loadings, strict=True)):
+            if not np.allclose(C.project(U), U, rtol=1e-9, atol=0):
+                raise StateError(f"the loadings of mode {i} are outside of their set {C}: a state of another problem")
 
     def _header(self) -> dict[str, Any]:
         return {

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
 from stream_ocpdl.errors import DecodeError, OcpdlError, StateError
-from stream_ocpdl.ocpdl.fingerprint import fingerprint
+from stream_ocpdl.fingerprint import fingerprint
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.stream.codec import frame, unframe
 from stream_ocpdl.stream.messages import kind_of

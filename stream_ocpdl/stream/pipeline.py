@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stream_ocpdl.errors import DataError, LineageError
+from stream_ocpdl.fingerprint import fingerprint
 from stream_ocpdl.ocpdl.batch import read_batch
-from stream_ocpdl.ocpdl.fingerprint import fingerprint
 from stream_ocpdl.ocpdl.learner import Step, advance
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.state import State
