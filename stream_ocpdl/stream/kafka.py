@@ -242,8 +242,8 @@ class KafkaSource:
 
     def start(self, positions: Mapping[int, int]) -> None:
         """Read on from these offsets."""
+        self._pause_all_but(self.partitions)  # a partition stays paused through an assignment
         self._consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in positions.items()])
-        self._paused = set()
 
     def poll(self, limit: int, timeout: float, hungry: Collection[int]) -> list[Record]:
         """Records of the hungry partitions; the others are paused for as long as they are not."""

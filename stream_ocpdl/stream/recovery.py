@@ -22,6 +22,9 @@ from stream_ocpdl.stream.ports import CrashPoint, Journal, Source, no_crash
 
 Report = Callable[[str], None]
 
+AHEAD = 1000
+"""Records of a partition that a replay reads ahead of the step it is at."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recovered:
@@ -114,7 +117,8 @@ class Inputs:
         while reached < last:
             queue = self._fetched[partition]
             while not queue:
-                for record in self._source.poll(1000, 1.0, {partition}):
+                hungry = {p for p, waiting in self._fetched.items() if len(waiting) < AHEAD}
+                for record in self._source.poll(AHEAD, 0.1, hungry):
                     self._fetched[record.position.partition].append(record)
             record = queue.popleft()
             reached = record.position.offset
