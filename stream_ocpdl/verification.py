@@ -27,7 +27,7 @@ import numpy as np
 
 from stream_ocpdl.errors import OcpdlError
 from stream_ocpdl.settings import Settings
-from stream_ocpdl.stream.checkpoint import progress_of
+from stream_ocpdl.stream.checkpoint import NoStore, progress_of
 from stream_ocpdl.stream.journal import JournalRecord
 from stream_ocpdl.stream.kafka import (
     Connection,
@@ -295,18 +295,11 @@ def _used(journal: list[JournalRecord], everything: set[Position]) -> list[Posit
 
 def _replayed(connection: Connection, settings: Settings) -> str:
     """The digest of the state after a replay of the whole journal, without any checkpoint."""
-
-    class Nothing:
-        def open(self) -> None: ...
-        def save(self, manifest: Any, parts: Any) -> None: ...
-        def candidates(self) -> Iterator[Any]:
-            return iter(())
-
     topics = Topics.of(settings.model, settings.input)
     source = KafkaSource(connection, settings.input, f"{settings.model}.replay")
     try:
         journal = TopicJournal(connection, topics.journal)
-        found: Recovered = recover(settings.plan(), source, journal, Nothing(), lambda _: None)
+        found: Recovered = recover(settings.plan(), source, journal, NoStore(), lambda _: None)
     finally:
         source.close()
     return found.progress.state.digest()

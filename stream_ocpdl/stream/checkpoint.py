@@ -108,6 +108,20 @@ class CheckpointStore(Protocol):
         ...
 
 
+class NoStore:
+    """Keeps nothing: a recovery with it replays the whole journal."""
+
+    def open(self) -> None:
+        """Nothing to do."""
+
+    def save(self, manifest: Manifest, parts: Callable[[], Iterable[bytes | memoryview]]) -> None:
+        """Forget it."""
+
+    def candidates(self) -> Iterator[Candidate]:
+        """None."""
+        return iter(())
+
+
 class DirectoryStore:
     """Checkpoints as files of a directory, one each, named by step.
 
