@@ -8,6 +8,7 @@
     ├── DecodeError     the producer of the data: these bytes are not a message  (also a DataError)
     ├── LineageError    the operator: journal, checkpoint, input and settings do not belong together
     ├── InputLost       the operator: input that has to be read (again) is gone
+    ├── Stopped         nobody: asked to stop before there was anything to finish
     ├── Fenced          nobody: another process has taken over, and this one must stop
     └── BrokerError     the broker, or the way to it: tried again, and given up in the end
 
@@ -61,6 +62,12 @@ class InputLost(OcpdlError):
     """Input that has to be read, or read again, is no longer there."""
 
     exit_code = 4
+
+
+class Stopped(OcpdlError):
+    """The service was asked to stop, and had nothing to finish."""
+
+    exit_code = 0
 
 
 class Fenced(OcpdlError):

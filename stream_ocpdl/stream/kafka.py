@@ -79,7 +79,6 @@ class Connection:
         """A transactional producer."""
         defaults = {
             "transactional.id": transactional_id,
-            "transaction.timeout.ms": 60_000,
             "retry.backoff.ms": 5,
             "retry.backoff.max.ms": 20,
             "linger.ms": 1,
@@ -285,11 +284,11 @@ class KafkaSource:
 class Transactions:
     """A transactional producer that knows which error means what."""
 
-    def __init__(self, connection: Connection, transactional_id: str) -> None:
+    def __init__(self, connection: Connection, transactional_id: str, timeout_ms: int = 60_000) -> None:
         self._patience = connection.patience
         self._abandon = connection.abandon
         self.id = transactional_id
-        self._producer = connection.producer(transactional_id)
+        self._producer = connection.producer(transactional_id, **{"transaction.timeout.ms": timeout_ms})
 
     def open(self) -> None:
         """Fence every predecessor and abort what it left open."""

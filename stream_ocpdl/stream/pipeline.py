@@ -182,7 +182,8 @@ def replay(
     if record.event == "step":
         if checksum(rows) != record.checksum:
             raise LineageError(f"the input of step {record.t} is not what it was when it was learned")
-        state, step = learn(problem, state, [Tensor.from_bytes(row.value).array for row in rows], workers)
+        arrays = [Tensor.from_bytes(row.value).array.astype(problem.dtype) for row in rows]
+        state, step = learn(problem, state, arrays, workers)
         if (step.t, step.N, step.weight) != (record.t, record.N, record.weight):
             raise LineageError(
                 f"the journal has step {record.t} after {record.N} tensors, the replay {step.t}, {step.N}"

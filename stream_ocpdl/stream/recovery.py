@@ -12,18 +12,21 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from stream_ocpdl.errors import LineageError, OcpdlError
+from stream_ocpdl.errors import InputLost, LineageError, OcpdlError
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.checkpoint import Candidate, CheckpointStore, progress_of
 from stream_ocpdl.stream.journal import JournalRecord, Run, link
 from stream_ocpdl.stream.messages import Record
 from stream_ocpdl.stream.pipeline import Plan, Progress, beginning, replay
-from stream_ocpdl.stream.ports import CrashPoint, Journal, Source, no_crash
+from stream_ocpdl.stream.ports import Journal, Source
 
 Report = Callable[[str], None]
 
 AHEAD = 1000
 """Records of a partition that a replay reads ahead of the step it is at."""
+
+PATIENCE = 600
+"""Polls of a tenth of a second that a replay waits for a record which must be there."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,10 +44,10 @@ def recover(
     journal: Journal,
     store: CheckpointStore,
     report: Report,
-    at: CrashPoint = no_crash,
+    on_record: Callable[[], None] = lambda: None,
     workers: Workers = SERIAL,
 ) -> Recovered:
-    """Where the model stands."""
+    """Where the model stands. `on_record` is called after every record replayed; it may raise to end the recovery."""
     progress, offset = beginning(plan, source.earliest()), -1
     for candidate in store.candidates():
         found = _accept(plan, candidate, journal, report)
@@ -52,7 +55,7 @@ def recover(
             progress, offset = found, candidate.manifest.journal_offset
             report(f"restored the checkpoint of step {progress.state.t}")
             break
-    return _replay(plan, progress, offset, source, journal, at, workers)
+    return _replay(plan, progress, offset, source, journal, on_record, workers)
 
 
 def _accept(plan: Plan, candidate: Candidate, journal: Journal, report: Report) -> Progress | None:
@@ -77,13 +80,16 @@ def _accept(plan: Plan, candidate: Candidate, journal: Journal, report: Report) 
 
 
 def _replay(
-    plan: Plan, progress: Progress, offset: int, source: Source, journal: Journal, at: CrashPoint, workers: Workers
+    plan: Plan,
+    progress: Progress,
+    offset: int,
+    source: Source,
+    journal: Journal,
+    on_record: Callable[[], None],
+    workers: Workers,
 ) -> Recovered:
-    records = journal.read(offset + 1)
-    begun = False
-    inputs = Inputs(source)
-    replayed = 0
-    for position, value in records:
+    inputs, begun, replayed = Inputs(source), False, 0
+    for position, value in journal.read(offset + 1):
         record = JournalRecord.from_bytes(value)
         if record.event == "genesis":
             progress = Progress(progress.state, progress.link, dict(record.resume), progress.cursor)
@@ -95,7 +101,7 @@ def _replay(
         inputs.drop(progress.resume)
         offset = position
         replayed += record.event == "step"
-        at("in-replay")
+        on_record()
     return Recovered(progress, offset, replayed)
 
 
@@ -116,10 +122,16 @@ class Inputs:
         reached = first - 1
         while reached < last:
             queue = self._fetched[partition]
-            while not queue:
+            for _ in range(PATIENCE):
+                if queue:
+                    break
                 hungry = {p for p, waiting in self._fetched.items() if len(waiting) < AHEAD}
                 for record in self._source.poll(AHEAD, 0.1, hungry):
                     self._fetched[record.position.partition].append(record)
+            if not queue:
+                raise InputLost(
+                    f"partition {partition} has no record at offset {last}, which a step used: it was cut short"
+                )
             record = queue.popleft()
             reached = record.position.offset
             if reached > last:

@@ -13,6 +13,7 @@ same input; a transaction that was aborted is written again from the same bytes.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from stream_ocpdl.errors import LineageError, Stopped
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.checkpoint import CheckpointStore, manifest_of
 from stream_ocpdl.stream.messages import Output
@@ -59,8 +60,7 @@ class Service:
         """Work until told to stop; the pipeline as it was left, all of it committed."""
         self.ports.outbox.open()  # 1
         self.ports.store.open()
-        pipeline, offset = self._recover()  # 2
-        checkpointed = pipeline.progress.state.t
+        pipeline, offset, checkpointed = self._recover()  # 2
         while not self.ports.stopping():  # 3
             outputs = self._work(pipeline)
             if outputs:
@@ -72,19 +72,32 @@ class Service:
             self._checkpoint(pipeline, offset)
         return pipeline
 
-    def _recover(self) -> tuple[Pipeline, int]:
-        """A pipeline where the model stands, and the journal's last offset; a new model begins its journal."""
+    def _recover(self) -> tuple[Pipeline, int, int]:
+        """A pipeline where the model stands, the journal's last offset, and the step of the last checkpoint.
+
+        A new model begins its journal.
+        """
         ports = self.ports
         found: Recovered = recover(
-            self.plan, ports.source, ports.journal, ports.store, ports.report, ports.at, self.workers
+            self.plan, ports.source, ports.journal, ports.store, ports.report, self._between_replays, self.workers
         )
+        if set(found.progress.resume) != set(ports.source.partitions):
+            raise LineageError(
+                f"the input has partitions {sorted(ports.source.partitions)}, the model began with"
+                f" {sorted(found.progress.resume)}: a model keeps the partitions it began with"
+            )
         pipeline = Pipeline(self.plan, found.progress, self.workers)
         offset = found.journal_offset
         if offset < 0:
             offset = ports.outbox.commit([pipeline.genesis()], pipeline.progress.resume)
         ports.source.start(pipeline.progress.resume)
         ports.report(f"ready at step {pipeline.progress.state.t}, {found.replayed} steps replayed")
-        return pipeline, offset
+        return pipeline, offset, pipeline.progress.state.t - found.replayed
+
+    def _between_replays(self) -> None:
+        self.ports.at("in-replay")
+        if self.ports.stopping():
+            raise Stopped("asked to stop while recovering; nothing was changed")
 
     def _work(self, pipeline: Pipeline) -> list[Output]:
         """Learn until the commit interval has passed; all outputs of that time."""

@@ -43,13 +43,14 @@ class Topics:
     def layout(self, partitions: int) -> dict[str, tuple[int, dict[str, str]]]:
         """Partitions and settings of each topic."""
         forever = {"cleanup.policy": "delete", "retention.ms": "-1"}
+        roomy = {"max.message.bytes": "64000000"}
         return {
             self.input: (partitions, {}),
             self.codes: (partitions, {}),
             self.journal: (1, forever),
             self.state: (2, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}),
-            self.snapshots: (1, forever),
-            self.dead_letters: (1, forever),
+            self.snapshots: (1, forever | roomy),
+            self.dead_letters: (1, forever | roomy),
         }
 
 
@@ -109,7 +110,7 @@ class TopicStore:
 
     def __init__(self, connection: Connection, topic: str, model: str, at: CrashPoint = no_crash) -> None:
         self._connection, self._topic, self._at = connection, topic, at
-        self._transactions = Transactions(connection, f"{model}.checkpoints")
+        self._transactions = Transactions(connection, f"{model}.checkpoints", timeout_ms=600_000)
         self._used: dict[int, tuple[int, int]] = {}
         """For each slot the step it holds, and its number of pieces."""
 
@@ -122,6 +123,7 @@ class TopicStore:
         free = [slot for slot in range(KEPT) if slot not in self._used]
         slot = free[0] if free else min(self._used, key=lambda s: self._used[s][0])
         count = -(-manifest.size // CHUNK)
+        begin = watermarks(self._connection, self._topic, [CHUNKS])[CHUNKS][1]
         surplus = range(count, self._used.get(slot, (0, 0))[1])
 
         def records() -> Iterator[Row]:
@@ -131,29 +133,29 @@ class TopicStore:
                     self._at("in-checkpoint")
             for i in surplus:
                 yield self._topic, CHUNKS, b"%d:%d" % (slot, i), None
-            yield self._topic, MANIFESTS, b"%d" % slot, manifest.to_bytes(slot=slot, pieces=count)
+            yield self._topic, MANIFESTS, b"%d" % slot, manifest.to_bytes(slot=slot, pieces=count, begin=begin)
 
         self._transactions.write(records)
         self._used[slot] = (manifest.t, count)
 
     def candidates(self) -> Iterator[Candidate]:
         """What the slots hold, newest first."""
-        found: dict[int, tuple[Manifest, int]] = {}
+        found: dict[int, tuple[Manifest, int, int]] = {}
         for record in read_committed(self._connection, self._topic, MANIFESTS):
             try:
                 manifest, header, _ = Manifest.from_bytes(record.value)
-                found[int(header["slot"])] = (manifest, int(header["pieces"]))
+                found[int(header["slot"])] = (manifest, int(header["pieces"]), int(header["begin"]))
             except (OcpdlError, KeyError, TypeError, ValueError) as error:
                 log.warning("a manifest at offset %d is not usable: %s", record.offset, error)
-        self._used = {slot: (manifest.t, pieces) for slot, (manifest, pieces) in found.items()}
+        self._used = {slot: (manifest.t, count) for slot, (manifest, count, _) in found.items()}
         for slot in sorted(found, key=lambda s: found[s][0].t, reverse=True):
-            manifest, pieces = found[slot]
-            yield Candidate(manifest, partial(self._load, manifest, slot, pieces))
+            manifest, count, begin = found[slot]
+            yield Candidate(manifest, partial(self._load, manifest, slot, count, begin))
 
-    def _load(self, manifest: Manifest, slot: int, pieces: int) -> bytes:
-        """The pieces of a slot, put together."""
+    def _load(self, manifest: Manifest, slot: int, pieces: int, begin: int) -> bytes:
+        """The pieces of a slot, put together; they lie behind an offset that was noted before they were written."""
         found: dict[int, bytes] = {}
-        for record in read_committed(self._connection, self._topic, CHUNKS):
+        for record in read_committed(self._connection, self._topic, CHUNKS, begin):
             of, _, number = (record.key or b"").partition(b":")
             if of == b"%d" % slot and number.isdigit():
                 found[int(number)] = record.value or b""
