@@ -141,17 +141,20 @@ def _rounds(trial: Trial) -> int:
 
 def _feed(trial: Trial, connection: Connection, topic: str, rounds: int) -> None:
     """Write the stream, forty rounds a second."""
-    began = time.monotonic()
-    for start in range(0, rounds, BATCH):
-        values = [(p, _value(trial, k, p)) for k in range(start, start + BATCH) for p in range(trial.partitions)]
-        produce(connection, topic, values)
-        time.sleep(max(0.0, began + (start + BATCH) / 40 - time.monotonic()))
+
+    def paced() -> Iterator[tuple[int, bytes | None]]:
+        began = time.monotonic()
+        for k in range(rounds):
+            time.sleep(max(0.0, began + k / 40 - time.monotonic()))
+            yield from ((partition, _value(trial, k, partition)) for partition in range(trial.partitions))
+
+    produce(connection, topic, paced())
 
 
 def _value(trial: Trial, k: int, partition: int) -> bytes | None:
-    """A tensor of a slowly moving mixture; one in a hundred rounds is poison in every partition."""
+    """A tensor of a slowly moving mixture; in every hundred minibatches the rounds of one are poison."""
     generator = np.random.default_rng([trial.seed, k, partition])
-    if k % (100 * BATCH) // BATCH == 37 and k % BATCH < BATCH:
+    if k // BATCH % 100 == 37:
         return [b"poison", None, b"", Tensor(np.full(SHAPE, np.nan)).to_bytes()][k % 4]
     atoms = np.random.default_rng(trial.seed).random((RANK, *SHAPE))
     codes = 1 + np.sin(k / 50 + np.arange(RANK))
