@@ -17,6 +17,9 @@ from stream_ocpdl.errors import ConfigError
 from stream_ocpdl.ocpdl.arrays import BigArray
 from stream_ocpdl.stream.messages import Record
 
+PLENTY = 8_000_000
+"""Bytes of a partition that may wait for their minibatch before no more of it is read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Batching:
@@ -65,10 +68,12 @@ class Batcher:
         self._turn = self._partitions.index(cursor) if self._in_turn and cursor in self._partitions else 0
         self._waiting: dict[int, deque[Item]] = {partition: deque() for partition in self._partitions}
         self._line: deque[Item] = deque()
+        self._held = dict.fromkeys(self._partitions, (0, 0))
         self._tensors = 0
 
     def add(self, item: Item) -> None:
         """Take an item; items of one partition come in the order of their offsets."""
+        self._hold(item, 1)
         if not self._in_turn:
             self._join(item)
             return
@@ -88,22 +93,28 @@ class Batcher:
 
     @property
     def hungry(self) -> set[int]:
-        """The partitions of which more is wanted: those with fewer than two minibatches waiting."""
-        limit = 2 * self._batching.size
-        held = dict.fromkeys(self._partitions, 0)
-        for item in self._line:
-            held[item.record.position.partition] += 1
-        return {p for p in self._partitions if held[p] + len(self._waiting[p]) < limit}
+        """The partitions of which more is wanted: those with little waiting, or not even two minibatches.
+
+        The limit is wide, because pausing a partition throws away what was fetched of it.
+        """
+        return {p for p, (count, size) in self._held.items() if count < 2 * self._batching.size or size < PLENTY}
 
     def _join(self, item: Item) -> None:
         self._line.append(item)
         self._tensors += item.array is not None
+
+    def _hold(self, item: Item, sign: int) -> None:
+        """Count an item that waits, or no longer does."""
+        partition = item.record.position.partition
+        count, size = self._held[partition]
+        self._held[partition] = (count + sign, size + sign * len(item.record.value or b""))
 
     def _take(self, tensors: int) -> Cut:
         """The items up to the last of so many tensors, and the refusals right after it."""
         taken: list[Item] = []
         while self._line and (tensors > 0 or self._line[0].array is None):
             item = self._line.popleft()
+            self._hold(item, -1)
             tensors -= item.array is not None
             taken.append(item)
         rows = [item for item in taken if item.array is not None]

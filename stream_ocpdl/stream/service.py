@@ -21,6 +21,9 @@ from stream_ocpdl.stream.pipeline import Pipeline, Plan
 from stream_ocpdl.stream.ports import CrashPoint, Journal, Outbox, Source, no_crash
 from stream_ocpdl.stream.recovery import Recovered, Report, recover
 
+POLLED = 256
+"""Records to ask for in one poll, at least: few calls, and all partitions get their turn."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ports:
@@ -105,7 +108,9 @@ class Service:
         outputs: list[Output] = []
         deadline = ports.now() + pace.commit_interval_ms / 1000
         while not ports.stopping():
-            records = ports.source.poll(self.plan.batching.size, pace.poll_timeout_ms / 1000, pipeline.hungry)
+            records = ports.source.poll(
+                max(self.plan.batching.size, POLLED), pace.poll_timeout_ms / 1000, pipeline.hungry
+            )
             pipeline.feed(records, ports.now())
             while (outcome := pipeline.step(ports.now())) is not None:
                 outputs.extend(outcome.outputs)
