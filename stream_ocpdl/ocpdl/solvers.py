@@ -147,16 +147,18 @@ def within_ball(solve: Solver, Q: Array, L: Array, centre: Array, radius: float,
             inner = replace(found, multiplier=mu, settled=found.settled and gap >= radius * (1.0 - ON_THE_SPHERE))
         return radius / gap - 1.0 if gap > 0.0 else inf
 
-    close_in(excess, kernels.distance(L, product(centre, Q)) / radius, radius / gap - 1.0)
-    if inner is None:  # rounding alone: the free minimiser, drawn in along the segment to the centre, which lies in C
-        inner = Solution(centre + (radius / gap) * (found.Y - centre), 0, 0.0, settled=False)
+    mu = close_in(excess, kernels.distance(L, product(centre, Q)) / radius, radius / gap - 1.0)
+    if inner is None:  # rounding never let it in: drawn in along the segment to the centre, which lies in C
+        share = radius / kernels.distance(found.Y, centre)
+        inner = Solution(centre + share * (found.Y - centre), 0, mu, settled=False)
     return replace(inner, rounds=rounds)
 
 
-def close_in(excess: Callable[[float], float], high: float, at_zero: float) -> None:
+def close_in(excess: Callable[[float], float], high: float, at_zero: float) -> float:
     """Call a rising function at points that close in from both sides on its root, which lies near (0, high].
 
-    False position (Illinois: the value at an end that stays is halved), with a bisection now and then.
+    False position (Illinois: the value at an end that stays is halved), with a bisection now and then. Returns the
+    upper end of the last bracket.
     """
     low, f_low, f_high, side = 0.0, at_zero, excess(high), 0
     while f_high < -ROUNDING and high < 1e300:  # the bound was rounded down
@@ -176,6 +178,7 @@ def close_in(excess: Callable[[float], float], high: float, at_zero: float) -> N
         else:
             low, f_low, f_high = mu, f, f_high / 2 if side < 0 else f_high
         side = 1 if f >= 0.0 else -1
+    return high
 
 
 # ── norm-bounded columns ───────────────────────────────────────────────────────────────────────────────────────
