@@ -1,6 +1,6 @@
 """The kill test: a stream learned under SIGKILLs and learned undisturbed must leave the same traces.
 
-    1. A bounded stream goes to a temporary topic, some of it poison, slowly enough to last as long as the kills.
+    1. A stream goes to a temporary topic, some of it poison, for as long as the kills last.
     2. A service learns it and is killed at random instants and at named crash points, and started again each time.
     3. In canonical order another service learns the same topic undisturbed.
     4. What is left is compared: every input in one step or one dead letter, every code published once, positions at the
@@ -102,11 +102,9 @@ def verify(trial: Trial) -> Verdict:
     try:
         for each in topics:
             create_topics(connection, each.layout(trial.partitions))
-        rounds = _rounds(trial)
-        feeder = threading.Thread(target=_feed, args=(trial, connection, disturbed.input, rounds), daemon=True)
-        feeder.start()
+        feed = _Feed(trial, connection, disturbed.input)
         _disturb(trial, disturbed, verdict)
-        feeder.join()
+        feed.end()
         for settings in models:
             _finish(trial, settings)
         _compare(trial, connection, models, verdict)
@@ -133,22 +131,35 @@ def _settings(trial: Trial, model: str, topic: str) -> Settings:
 # ── the stream ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _rounds(trial: Trial) -> int:
-    """Rounds of one record for each partition: about forty a second for as long as the kills last."""
-    lives = trial.kills + len(CRASH_POINTS)
-    return -(-int(40 * (1 + lives * trial.seconds_a_life)) // BATCH) * BATCH
+class _Feed:
+    """The stream: forty rounds a second of one record for each partition, in whole minibatches, until told to end."""
 
+    def __init__(self, trial: Trial, connection: Connection, topic: str) -> None:
+        self._trial = trial
+        self._ending = threading.Event()
+        self._failed: list[OcpdlError] = []
+        self._thread = threading.Thread(target=self._run, args=(connection, topic), daemon=True)
+        self._thread.start()
 
-def _feed(trial: Trial, connection: Connection, topic: str, rounds: int) -> None:
-    """Write the stream, forty rounds a second."""
+    def end(self) -> None:
+        """Write the minibatch under way to its end, and wait until everything has arrived."""
+        self._ending.set()
+        self._thread.join()
+        if self._failed:
+            raise self._failed[0]
 
-    def paced() -> Iterator[tuple[int, bytes | None]]:
-        began = time.monotonic()
-        for k in range(rounds):
-            time.sleep(max(0.0, began + k / 40 - time.monotonic()))
-            yield from ((partition, _value(trial, k, partition)) for partition in range(trial.partitions))
+    def _run(self, connection: Connection, topic: str) -> None:
+        try:
+            produce(connection, topic, self._paced())
+        except OcpdlError as error:
+            self._failed.append(error)
 
-    produce(connection, topic, paced())
+    def _paced(self) -> Iterator[tuple[int, bytes | None]]:
+        began, k = time.monotonic(), 0
+        while not self._ending.is_set() or k % BATCH:
+            yield from ((partition, _value(self._trial, k, partition)) for partition in range(self._trial.partitions))
+            k += 1
+            self._ending.wait(max(0.0, began + k / 40 - time.monotonic()))
 
 
 def _value(trial: Trial, k: int, partition: int) -> bytes | None:
