@@ -65,7 +65,7 @@ def _as_batch(problem: Problem, X: Any) -> BigArray:
         raise DataError(f"X has shape {array.shape}; a minibatch of this problem has shape ({expected})")
     if len(array) == 0:
         raise DataError("X is empty: a minibatch has at least one tensor")
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         return np.require(array, problem.dtype, ["C", "A", "W"])
 
 

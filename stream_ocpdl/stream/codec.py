@@ -54,7 +54,7 @@ def _unpack(packed: memoryview) -> dict[str, Any]:
     unpacker.feed(packed)
     try:
         header = unpacker.unpack()
-    except (ValueError, msgpack.exceptions.UnpackException, RecursionError) as error:
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as error:
         raise DecodeError(f"the header of the message is not msgpack: {error}") from error
     if not isinstance(header, dict):
         raise DecodeError(f"the header of the message is a {type(header).__name__}, not a map")

@@ -17,6 +17,10 @@ from stream_ocpdl.stream.codec import frame, unframe
 DTYPES = ("<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "<u8", "<u4", "<u2", "|i1", "|u1", "|b1")
 
 
+MODES = 16
+"""The most modes a tensor may have."""
+
+
 class Position(NamedTuple):
     """Where a record is in the input."""
 
@@ -45,7 +49,7 @@ class Output:
 def kind_of(header: dict[str, Any], wanted: str) -> None:
     """Refuse a message of another kind."""
     if header.get("kind") != wanted:
-        raise DecodeError(f"the message is of kind {header.get('kind')!r}, not {wanted!r}")
+        raise DecodeError(f"the message is of kind {str(header.get('kind'))[:40]!r}, not {wanted!r}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,10 +159,10 @@ def _description(array: BigArray) -> dict[str, Any]:
 
 def _array(header: dict[str, Any], payload: memoryview) -> BigArray:
     dtype, shape = header.get("dtype"), header.get("shape")
-    if dtype not in DTYPES:
-        raise DecodeError(f"dtype is {dtype!r}, not one of {', '.join(DTYPES)}")
-    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape) or len(shape) > 32:
-        raise DecodeError(f"shape is {shape!r}, not a list of sizes")
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise DecodeError(f"dtype is {str(dtype)[:40]}, not one of {', '.join(DTYPES)}")
+    if not isinstance(shape, list) or not 1 <= len(shape) <= MODES or not all(type(n) is int and n > 0 for n in shape):
+        raise DecodeError(f"shape is {str(shape)[:80]}, not a list of 1 to {MODES} positive sizes")
     if prod(shape) * np.dtype(dtype).itemsize != len(payload):
         raise DecodeError(f"shape {shape} of {dtype} does not fit a payload of {len(payload)} bytes")
     return np.frombuffer(payload, dtype).reshape(shape)
