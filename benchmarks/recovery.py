@@ -38,7 +38,7 @@ def world(connection: Connection, steps: int) -> tuple[Plan, Topics]:
     """A new model with an input of so many minibatches."""
     model = f"bench-{uuid.uuid4().hex[:8]}"
     topics = Topics.of(model, f"{model}.input")
-    create_topics(connection, topics.layout(1))
+    create_topics(connection, {topics.input: (1, {})} | topics.outputs(1))
     random = np.random.default_rng(0)
     produce(connection, topics.input, ((0, Tensor(random.random(SHAPE)).to_bytes()) for _ in range(steps * BATCH)))
     return Plan(model, Problem(shape=SHAPE, rank=RANK, batch_size=BATCH), Batching(BATCH), 10**9, 10**9), topics
@@ -102,16 +102,16 @@ def checkpoints(connection: Connection) -> list[dict[str, object]]:
     for rows_of_mode in (100, 1000, 10_000):
         plan = Plan("bench", Problem(shape=(rows_of_mode, 125), rank=10), Batching(1))
         topics = Topics.of(f"bench-{uuid.uuid4().hex[:8]}", "bench-none")
-        create_topics(connection, topics.layout(1))
+        create_topics(connection, {topics.input: (1, {})} | topics.outputs(1))
         progress = beginning(plan, {0: 0})
         store = TopicStore(connection, topics.state, plan.model)
         store.open()
         began = time.perf_counter()
-        store.save(manifest_of(plan, progress, 0), progress.state.parts)
+        store.save(manifest_of(plan, progress, 0, "bench"), progress.state.parts)
         written = time.perf_counter()
         next(store.candidates()).load()
         read = time.perf_counter()
-        size = manifest_of(plan, progress, 0).size / 1e6
+        size = manifest_of(plan, progress, 0, "bench").size / 1e6
         rows.append(
             {
                 "measured": "checkpoint",

@@ -48,9 +48,9 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Say on which broker the tests ran, or how many did not, and why."""
-    skipped = [report for report in terminalreporter.stats.get("skipped", ()) if "missing" in _state]
+    """Say on which broker the tests ran, and how many did not, and why."""
     if "origin" in _state:
         terminalreporter.write_line(f"Apache Kafka: from {_state['origin']}")
-    elif skipped:
+    if "missing" in _state:
+        skipped = [r for r in terminalreporter.stats.get("skipped", ()) if _state["missing"] in str(r.longrepr)]
         terminalreporter.write_line(f"{len(skipped)} broker tests were skipped: {_state['missing']}")

@@ -37,6 +37,8 @@ class Source:
     def __init__(self, world, chunk=3):
         self.world, self.chunk, self.at, self.turn = world, chunk, {}, 0
 
+    identity = "the input in memory"
+
     @property
     def partitions(self):
         return list(range(len(self.world.input)))
@@ -99,8 +101,11 @@ class Store:
         self.at("in-checkpoint")
         self.world.checkpoints = [(manifest, data), *self.world.checkpoints][:3]
 
+    def discard(self, manifest):
+        self.world.checkpoints = [kept for kept in self.world.checkpoints if kept[0] != manifest]
+
     def candidates(self):
-        yield from (Candidate(manifest, lambda data=data: data) for manifest, data in self.world.checkpoints)
+        yield from [Candidate(manifest, lambda data=data: data) for manifest, data in self.world.checkpoints]
 
 
 def serve(world, plan, pace, at=no_crash, chunk=3):

@@ -24,6 +24,7 @@ LAYERS = [
     {"stream.recovery", "stream.topics"},
     {"stream.service"},
     {"settings"},
+    {"evidence"},
     {"verification"},
     {"cli.demo", "cli.run", "cli.verify"},
     {"cli"},

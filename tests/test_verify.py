@@ -26,12 +26,13 @@ def test_killed_at_every_crash_point_and_at_random(broker, canonical):
 
 
 def test_a_broken_promise_is_told(broker, monkeypatch):
-    """The verdict names what does not hold, and the command ends with 1: here a replay that finds another state."""
+    """The verdict names what does not hold, and the command ends with 1: here positions that are not there."""
     monkeypatch.setattr("stream_ocpdl.verification.CRASH_POINTS", ())
-    monkeypatch.setattr("stream_ocpdl.verification._replayed", lambda connection, settings: settings.model)
+    monkeypatch.setattr("stream_ocpdl.evidence.committed", lambda *_: {})
     result = CliRunner().invoke(main, ["verify", "--bootstrap-servers", broker, "--kills", "1", "--json"])
 
     assert result.exit_code == 1
     failures = json.loads(result.stdout)["failures"]
-    assert "disturbed: the state is not that of a replay of its journal" in failures
-    assert "the state is not that of an undisturbed run" in failures
+    assert failures == [
+        f"{model}: it does not hold that positions are the journal's" for model in ("disturbed", "calm")
+    ]

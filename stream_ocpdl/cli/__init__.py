@@ -29,7 +29,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except OcpdlError as error:
-            click.echo(f"stream-ocpdl: {error}", err=True)
+            click.echo("\n".join([f"stream-ocpdl: {error}", *getattr(error, "__notes__", ())]), err=True)
             sys.exit(error.exit_code)
 
 

@@ -14,7 +14,7 @@ import click
 from stream_ocpdl.errors import BrokerError
 from stream_ocpdl.settings import Settings, load
 from stream_ocpdl.stream.checkpoint import CheckpointStore, DirectoryStore
-from stream_ocpdl.stream.kafka import Connection, KafkaSource
+from stream_ocpdl.stream.kafka import Connection, KafkaSource, create_topics
 from stream_ocpdl.stream.ports import CrashPoint, no_crash
 from stream_ocpdl.stream.service import Ports, Service
 from stream_ocpdl.stream.topics import TopicJournal, TopicOutbox, Topics, TopicStore
@@ -39,6 +39,7 @@ def serve(settings: Settings, at: CrashPoint) -> None:
     connection = Connection(settings.bootstrap_servers, abandon=abandon)
     stop = Stop()
     with closing(KafkaSource(connection, topics.input, settings.model)) as source:
+        create_topics(connection, topics.outputs(len(source.partitions)))
         ports = Ports(
             source=source,
             journal=TopicJournal(connection, topics.journal),
@@ -63,7 +64,7 @@ def store_of(settings: Settings, connection: Connection, topics: Topics, at: Cra
     """Where the checkpoints of a model are."""
     if settings.checkpoints == "topic":
         return TopicStore(connection, topics.state, settings.model, at)
-    return DirectoryStore(Path(settings.checkpoints), at)
+    return DirectoryStore(Path(settings.checkpoints), settings.model, at)
 
 
 class Stop:
@@ -90,6 +91,7 @@ def crasher(spec: str) -> CrashPoint:
     def at(place: str) -> None:
         visits[place] += 1
         if place == name and visits[place] == int(count or 1):
+            time.sleep(0.3)  # what was handed to the client is to arrive, or this point would be like an earlier one
             os.kill(os.getpid(), signal.SIGKILL)
 
     return at

@@ -11,8 +11,8 @@ from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
-ENERGY_LIMIT = 1e200
-"""Beyond it squares and products of squares leave the range of float64."""
+NORMS = {"float64": 1e75, "float32": 1e15}
+"""How far from one, either way, the norm of a tensor may be: squares of squares must keep their digits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,9 +37,10 @@ def read_batch(problem: Problem, X: Any, workers: Workers = SERIAL) -> Batch:
     b = len(X)
     energies, lowest = np.empty(b), np.empty(b)
     workers.run(kernels.scan, b, X.size / b, X.reshape(b, -1), energies, lowest)
-    if not np.all(energies <= ENERGY_LIMIT):
+    limit = NORMS[problem.dtype] ** 2
+    if not np.all((energies <= limit) & ((energies >= 1 / limit) | (energies == 0))):
         _refuse(X, ~np.isfinite(X), "is not finite")
-        raise DataError(f"X has a tensor of norm above {ENERGY_LIMIT**0.5:g}; rescale the data")
+        raise DataError(f"X has a tensor of a norm too far from one for {problem.dtype}; rescale the data")
     if problem.nonnegative and not np.all(lowest >= 0):
         _refuse(X, X < 0, "is negative, but loadings and codes are constrained to be nonnegative")
     return Batch(X, energies)

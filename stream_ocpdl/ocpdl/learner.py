@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from stream_ocpdl.errors import DataError, NumericError
+from stream_ocpdl.errors import NumericError
 from stream_ocpdl.ocpdl import kernels
 from stream_ocpdl.ocpdl.aggregates import Aggregates, Intermediate, absorb, correlate, gram_of_atoms
 from stream_ocpdl.ocpdl.arrays import Array
@@ -27,9 +27,6 @@ from stream_ocpdl.ocpdl.quadratic import objective, product
 from stream_ocpdl.ocpdl.solvers import Solution, box_solver, minimise_near
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
-
-SCALES = {"float64": 1e75, "float32": 1e15}
-"""How far from one, either way, data may be: squares of squares must keep their digits, and in float32 squares."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,8 +151,6 @@ def settle(problem: Problem, state: State, batch: Batch) -> State:
     if state.scale > 0.0 or batch.energy == 0.0:
         return state
     scale = sqrt(batch.energy / len(batch))
-    if not 1 / SCALES[problem.dtype] <= scale <= SCALES[problem.dtype]:
-        raise DataError(f"X has tensors of norm {scale:g}, too far from 1 for {problem.dtype}; rescale the data")
     return replace(state, scale=scale, loadings=problem.initial_loadings(scale))
 
 

@@ -12,7 +12,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import frexp, inf, sqrt
+from math import frexp, inf, isfinite, sqrt
 
 import numpy as np
 
@@ -133,7 +133,7 @@ def within_ball(solve: Solver, Q: Array, L: Array, centre: Array, radius: float,
     """
     found = solve(Q, L, start)
     gap = kernels.distance(found.Y, centre)
-    if gap <= radius * (1.0 + ROUNDING):
+    if not gap > radius * (1.0 + ROUNDING):  # nor if it is not a number: the caller will notice
         return replace(found, multiplier=0.0)
     eye, rounds = np.eye(len(Q)), found.rounds
     inner: Solution | None = None
@@ -147,7 +147,10 @@ def within_ball(solve: Solver, Q: Array, L: Array, centre: Array, radius: float,
             inner = replace(found, multiplier=mu, settled=found.settled and gap >= radius * (1.0 - ON_THE_SPHERE))
         return radius / gap - 1.0 if gap > 0.0 else inf
 
-    mu = close_in(excess, kernels.distance(L, product(centre, Q)) / radius, radius / gap - 1.0)
+    high = (
+        kernels.distance(L, product(centre, Q)) / radius or 1.0
+    )  # zero where nothing but rounding, or a start, is out
+    mu = close_in(excess, high, radius / gap - 1.0)
     if inner is None:  # rounding never let it in: drawn in along the segment to the centre, which lies in C
         share = radius / kernels.distance(found.Y, centre)
         inner = Solution(centre + share * (found.Y - centre), 0, mu, settled=False)
@@ -161,7 +164,7 @@ def close_in(excess: Callable[[float], float], high: float, at_zero: float) -> f
     upper end of the last bracket.
     """
     low, f_low, f_high, side = 0.0, at_zero, excess(high), 0
-    while f_high < -ROUNDING and high < 1e300:  # the bound was rounded down
+    while f_high < -ROUNDING and high < 1e100:  # the bound was rounded down
         low, f_low, high = high, f_high, 2.0 * high
         f_high = excess(high)
     closest = f_high
@@ -269,6 +272,8 @@ def gradient_solver(C: Constraint, tolerance: float, steps: int = 20_000) -> Sol
         momentum = 1.0
         for used in range(1, steps + 1):
             new = np.ascontiguousarray(C.project(Z - half_gradient(Z, Q, L) / steepness))
+            if not isfinite(norm(new)):
+                return Solution(new, used)
             if kernels.distance(new, Z) <= tolerance * norm(new) and moved(new, Q, L, C.project, diagonal) <= tolerance:
                 return Solution(new, used)
             following = (1.0 + sqrt(1.0 + 4.0 * momentum**2)) / 2.0

@@ -5,20 +5,26 @@
 
 With `full` and `canonical` a minibatch is a pure function of what the partitions contain: records are taken from the
 partitions in turn, one from each, so no accident of delivery can enter. The price: a partition that falls silent
-holds up the others. In every case a minibatch and what was refused on the way are a prefix of each partition.
+holds up the others.
+
+Refused records wait in line with the tensors and leave with the next minibatch. If many wait while no minibatch can be
+closed, they are let go ahead of it: their places in the line are kept, so that what follows stays the same.
 """
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from stream_ocpdl.errors import ConfigError
 from stream_ocpdl.ocpdl.arrays import BigArray
-from stream_ocpdl.stream.messages import Record
+from stream_ocpdl.stream.messages import Position, Record
 
 PLENTY = 8_000_000
 """Bytes of a partition that may wait for their minibatch before no more of it is read."""
+
+MOST_REFUSED = 100
+"""So many refused records, or so many bytes of them, do not wait for a minibatch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +52,29 @@ class Item:
     record: Record
     array: BigArray | None
     refusal: str | None
+    """Why there is no tensor; none too for a record that was refused ahead of its turn, and only keeps its place."""
     arrived: float
+
+    @property
+    def waits_refused(self) -> bool:
+        """Whether a dead letter is still to be written."""
+        return self.refusal is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """A closed minibatch: its tensors in the order of the rows (none if there are only refusals), and the refused."""
+    """A closed minibatch."""
 
     rows: tuple[Item, ...]
+    """Its tensors in the order of the rows; none if it only lets refused records go."""
     refused: tuple[Item, ...]
+    """The refused records that leave with it."""
+    passed: tuple[Position, ...]
+    """All positions that are done with, in the order of the line: a prefix of each partition."""
+    ahead: tuple[Position, ...]
+    """Refused records that are done with although something before them is not."""
     cursor: int
+    """The partition whose turn is next."""
 
 
 class Batcher:
@@ -89,6 +108,9 @@ class Batcher:
         due = bool(self._line) and now - self._line[0].arrived >= self._batching.linger_ms / 1000
         if self._batching.close == "linger" and due:
             return self._take(self._tensors)
+        refused = [item for item in self._line if item.waits_refused]
+        if len(refused) >= MOST_REFUSED or sum(map(_size, refused)) >= PLENTY // 2:
+            return self._let_go()
         return None
 
     @property
@@ -107,10 +129,10 @@ class Batcher:
         """Count an item that waits, or no longer does."""
         partition = item.record.position.partition
         count, size = self._held[partition]
-        self._held[partition] = (count + sign, size + sign * len(item.record.value or b""))
+        self._held[partition] = (count + sign, size + sign * _size(item))
 
     def _take(self, tensors: int) -> Cut:
-        """The items up to the last of so many tensors, and the refusals right after it."""
+        """The items up to the last of so many tensors, and the refused ones right after it."""
         taken: list[Item] = []
         while self._line and (tensors > 0 or self._line[0].array is None):
             item = self._line.popleft()
@@ -121,11 +143,42 @@ class Batcher:
         self._tensors -= len(rows)
         if self._batching.order == "canonical":
             rows.sort(key=lambda item: item.record.position)
-        return Cut(tuple(rows), tuple(item for item in taken if item.array is None), self._next_turn(taken))
+        return self._cut(rows, taken, [item for item in taken if item.waits_refused])
+
+    def _let_go(self) -> Cut:
+        """The refused records of the line, ahead of the tensors between them; their places are kept."""
+        refused = [item for item in self._line if item.waits_refused]
+        for item in refused:
+            self._hold(item, -1)
+        kept = [
+            replace(item, record=replace(item.record, value=None), refusal=None) if item.waits_refused else item
+            for item in self._line
+        ]
+        for old, new in zip(self._line, kept, strict=True):
+            if old is not new:
+                self._hold(new, 1)
+        self._line = deque(kept)
+        taken: list[Item] = []
+        while self._line and self._line[0].array is None:
+            self._hold(self._line[0], -1)
+            taken.append(self._line.popleft())
+        return self._cut([], taken, refused)
+
+    def _cut(self, rows: list[Item], taken: list[Item], refused: list[Item]) -> Cut:
+        passed = tuple(item.record.position for item in taken)
+        ahead = tuple(i.record.position for i in self._line if i.array is None and not i.waits_refused)
+        return Cut(tuple(rows), tuple(refused), passed, ahead, self._next_turn(taken))
 
     def _next_turn(self, taken: list[Item]) -> int:
-        """The partition after that of the last item taken: where a Batcher that continues from here begins."""
+        """The partition of the next item of the line: where a Batcher that continues from here begins."""
+        if self._line:
+            return self._line[0].record.position.partition
         if not taken:
             return self._partitions[self._turn]
         last = self._partitions.index(taken[-1].record.position.partition)
         return self._partitions[(last + 1) % len(self._partitions)]
+
+
+def _size(item: Item) -> int:
+    """About the memory that an item holds."""
+    return 200 + len(item.record.value or b"")

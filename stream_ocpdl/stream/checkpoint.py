@@ -1,11 +1,12 @@
-"""Checkpoints: a progress in bytes, with the place in the journal that it belongs to.
+"""Checkpoints: a state in bytes, with the place in the journal that it belongs to.
 
-A checkpoint is a manifest and the canonical bytes of the state. The manifest names size and SHA-256 of those bytes, the
-journal's link and offset at that step, and where reading goes on. A store keeps the newest few, writes each whole or
-not at all, and hands them out newest first; whether one is acceptable is for `recovery` to say.
+A checkpoint is a manifest and the canonical bytes of the state. The manifest names size and SHA-256 of those bytes, and
+the journal's link and offset at that step: where reading goes on, the journal says. A store keeps the newest few,
+writes each whole or not at all, and hands them out newest first; whether one is acceptable is for `recovery` to say.
 """
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -20,6 +21,8 @@ from stream_ocpdl.stream.codec import frame, unframe
 from stream_ocpdl.stream.messages import kind_of
 from stream_ocpdl.stream.pipeline import Plan, Progress
 
+log = logging.getLogger("stream_ocpdl.checkpoint")
+
 KEPT = 3
 """How many checkpoints a store keeps: the newest may be damaged, and one more may be half written."""
 
@@ -33,8 +36,7 @@ class Manifest:
     N: int
     journal_offset: int
     link: bytes
-    resume: dict[int, int]
-    cursor: int
+    input: str
     problem: str
     fingerprint: str
     size: int
@@ -55,7 +57,7 @@ class Manifest:
             raise DecodeError(f"the manifest of the checkpoint is incomplete: {error}") from error
 
 
-def manifest_of(plan: Plan, progress: Progress, journal_offset: int) -> Manifest:
+def manifest_of(plan: Plan, progress: Progress, journal_offset: int, identity: str) -> Manifest:
     """The manifest of a progress whose last record is committed at this offset of the journal."""
     state, sha, size = progress.state, hashlib.sha256(), 0
     for part in state.parts():
@@ -67,8 +69,7 @@ def manifest_of(plan: Plan, progress: Progress, journal_offset: int) -> Manifest
         N=state.N,
         journal_offset=journal_offset,
         link=progress.link,
-        resume=progress.resume,
-        cursor=progress.cursor,
+        input=identity,
         problem=plan.problem.digest(),
         fingerprint=fingerprint(),
         size=size,
@@ -76,13 +77,13 @@ def manifest_of(plan: Plan, progress: Progress, journal_offset: int) -> Manifest
     )
 
 
-def progress_of(manifest: Manifest, data: bytes | bytearray) -> Progress:
-    """The progress that a checkpoint holds; its bytes must be those that the manifest names."""
+def state_of(manifest: Manifest, data: bytes | bytearray) -> State:
+    """The state that a checkpoint holds; its bytes must be those that the manifest names."""
     if len(data) != manifest.size or hashlib.sha256(data).hexdigest() != manifest.sha256:
         raise StateError(
             f"the checkpoint of step {manifest.t} is damaged: its bytes do not have the hash of its manifest"
         )
-    return Progress(State.from_bytes(data), manifest.link, dict(manifest.resume), manifest.cursor)
+    return State.from_bytes(data)
 
 
 class Candidate(NamedTuple):
@@ -107,6 +108,10 @@ class CheckpointStore(Protocol):
         """The checkpoints there are, newest first; those that cannot even be read are passed over."""
         ...
 
+    def discard(self, manifest: Manifest) -> None:
+        """Use this one no more: it is the first to be overwritten."""
+        ...
+
 
 class NoStore:
     """Keeps nothing: a recovery with it replays the whole journal."""
@@ -121,25 +126,30 @@ class NoStore:
         """None."""
         return iter(())
 
+    def discard(self, manifest: Manifest) -> None:
+        """It is not there."""
+
 
 class DirectoryStore:
-    """Checkpoints as files of a directory, one each, named by step.
+    """Checkpoints of a model as files of a directory of its own, one each, named by their place in the journal.
 
     A file is written under another name, flushed to the disk and renamed, and then the directory is flushed: after a
     power cut there is the old set of files or the new one.
     """
 
-    def __init__(self, directory: Path, at: Callable[[str], None] = lambda _: None) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, model: str, at: Callable[[str], None] = lambda _: None) -> None:
+        self._directory = directory / model
         self._at = at
-        directory.mkdir(parents=True, exist_ok=True)
 
     def open(self) -> None:
-        """Nothing to do: a file is put in its place in one stroke."""
+        """Make the directory, and remove what a crash left half written."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for path in self._directory.glob("*.writing"):
+            path.unlink()
 
     def save(self, manifest: Manifest, parts: Callable[[], Iterable[bytes | memoryview]]) -> None:
         """Write, flush, rename, flush; then remove all but the newest few."""
-        final = self._directory / f"{manifest.model}-{manifest.t:012d}.checkpoint"
+        final = self._path(manifest)
         temporary = final.with_suffix(".writing")
         with temporary.open("wb") as file:
             file.write(manifest.to_bytes())
@@ -150,20 +160,30 @@ class DirectoryStore:
             os.fsync(file.fileno())
         temporary.rename(final)
         _flush_directory(self._directory)
-        for old in self._files(manifest.model)[KEPT:]:
+        for old in self._files()[KEPT:]:
             old.unlink()
 
     def candidates(self) -> Iterator[Candidate]:
-        """The files, newest step first."""
-        for path in self._files("*"):
+        """The files, the furthest in the journal first."""
+        for path in self._files():
             try:
                 manifest, offset = _read_manifest(path)
-            except (OcpdlError, OSError):
+            except (OcpdlError, OSError) as error:
+                log.warning("%s is not usable: %s", path, error)
                 continue
             yield Candidate(manifest, partial(_read_state, path, offset))
 
-    def _files(self, model: str) -> list[Path]:
-        return sorted(self._directory.glob(f"{model}-*.checkpoint"), key=lambda path: path.stem, reverse=True)
+    def discard(self, manifest: Manifest) -> None:
+        """Rename the file: an operator may want to look at it."""
+        path = self._path(manifest)
+        if path.exists():
+            path.rename(path.with_suffix(".refused"))
+
+    def _path(self, manifest: Manifest) -> Path:
+        return self._directory / f"{manifest.journal_offset:020d}.checkpoint"
+
+    def _files(self) -> list[Path]:
+        return sorted(self._directory.glob("*.checkpoint"), reverse=True)
 
 
 def _read_manifest(path: Path) -> tuple[Manifest, int]:
@@ -175,9 +195,12 @@ def _read_manifest(path: Path) -> tuple[Manifest, int]:
 
 
 def _read_state(path: Path, offset: int) -> bytes:
-    with path.open("rb") as file:
-        file.seek(offset)
-        return file.read()
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read()
+    except OSError as error:
+        raise StateError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _flush_directory(directory: Path) -> None:

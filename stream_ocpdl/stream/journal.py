@@ -9,7 +9,7 @@ The chain begins with a record of event "genesis", which names the problem.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
@@ -41,12 +41,16 @@ class JournalRecord:
     """(partition, offset, reason)."""
     resume: dict[int, int] = field(default_factory=dict)
     """For each partition the lowest offset that is neither used nor refused."""
+    ahead: tuple[Run, ...] = ()
+    """Records at or behind `resume` that were refused already."""
     cursor: int = 0
     """The partition whose turn is next, where batches are canonical."""
     checksum: int = 0
     """CRC-32 over the values of the used records, in order."""
     state: str | None = None
     """The digest of the state after this record."""
+    input: str | None = None
+    """In a genesis: the identity of the input."""
     problem: str | None = None
     """In a genesis: the digest of the problem and of all else that decides bits."""
     fingerprint: str | None = None
@@ -62,9 +66,9 @@ class JournalRecord:
         header, _ = unframe(value)
         kind_of(header, "journal")
         fields: dict[str, Any] = {name: value for name, value in header.items() if name in cls.__slots__}
-        fields["used"] = tuple(tuple(run) for run in fields.get("used", ()))
-        fields["refused"] = tuple(tuple(entry) for entry in fields.get("refused", ()))
         try:
+            for name in ("used", "refused", "ahead"):
+                fields[name] = tuple(tuple(entry) for entry in fields.get(name, ()))
             return cls(**fields)
         except TypeError as error:
             raise DecodeError(f"the journal record is incomplete: {error}") from error
@@ -94,11 +98,16 @@ def runs(positions: Iterable[Position], skipped: Iterable[Position] = ()) -> tup
     return tuple(found)
 
 
-def needed(records: Sequence[JournalRecord]) -> dict[int, tuple[int, int]]:
-    """For each partition the first and the last offset that a replay of these records reads."""
-    ranges: dict[int, tuple[int, int]] = {}
-    for record in records:
-        for partition, first, last in record.used:
-            low, high = ranges.get(partition, (first, last))
-            ranges[partition] = (min(low, first), max(high, last))
-    return ranges
+def exact_runs(positions: Iterable[Position]) -> tuple[Run, ...]:
+    """Positions as runs of consecutive offsets.
+
+    >>> exact_runs([Position(1, 5), Position(0, 3), Position(1, 6), Position(1, 8)])
+    ((0, 3, 3), (1, 5, 6), (1, 8, 8))
+    """
+    found: list[Run] = []
+    for partition, offset in sorted(positions):
+        if found and found[-1][0] == partition and found[-1][2] == offset - 1:
+            found[-1] = (partition, found[-1][1], offset)
+        else:
+            found.append((partition, offset, offset))
+    return tuple(found)

@@ -18,12 +18,20 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -133,6 +141,16 @@ def partitions_of(client: Consumer, topic: str, patience: float) -> list[int]:
     return sorted(found.partitions)
 
 
+def topic_id(connection: Connection, topic: str) -> str:
+    """The broker's own name of a topic: another one after it was deleted and made anew."""
+    admin = connection.admin()
+    try:
+        described = admin.describe_topics(TopicCollection([topic]), request_timeout=connection.patience)[topic].result()
+    except KafkaException as error:
+        raise BrokerError(f"topic {topic} cannot be described: {error.args[0].str()}") from error
+    return str(described.topic_id)
+
+
 # ── reading ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -233,6 +251,7 @@ class KafkaSource:
         self._connection, self._topic = connection, topic
         self._consumer = connection.consumer(**{"group.id": group})
         self.partitions: Sequence[int] = partitions_of(self._consumer, topic, connection.patience)
+        self.identity = f"{topic} ({topic_id(connection, topic)}, {len(self.partitions)} partitions)"
         self._paused: set[int] = set()
 
     def earliest(self) -> dict[int, int]:
@@ -284,15 +303,16 @@ class KafkaSource:
 class Transactions:
     """A transactional producer that knows which error means what."""
 
-    def __init__(self, connection: Connection, transactional_id: str, timeout_ms: int = 60_000) -> None:
+    def __init__(self, connection: Connection, transactional_id: str, timeout_ms: int = 180_000) -> None:
         self._patience = connection.patience
+        self._timeout = min(10.0, connection.patience)
         self._abandon = connection.abandon
         self.id = transactional_id
         self._producer = connection.producer(transactional_id, **{"transaction.timeout.ms": timeout_ms})
 
     def open(self) -> None:
         """Fence every predecessor and abort what it left open."""
-        self._insist(partial(self._producer.init_transactions, 10.0), self._deadline())
+        self._insist(partial(self._producer.init_transactions, self._timeout), self._deadline())
 
     def write(
         self,
@@ -310,6 +330,10 @@ class Transactions:
         watchdog.start()
         try:
             return self._write(records, consumed, at, deadline)
+        except BrokerError:
+            with suppress(KafkaException):  # or readers would wait for it until it times out
+                self._producer.abort_transaction(self._timeout)
+            raise
         finally:
             watchdog.cancel()
 
@@ -342,9 +366,9 @@ class Transactions:
         at("after-produce")
         if consumed is not None:
             offsets, group = consumed
-            self._insist(partial(self._producer.send_offsets_to_transaction, offsets, group, 10.0), deadline)
+            self._insist(partial(self._producer.send_offsets_to_transaction, offsets, group, self._timeout), deadline)
         at("before-commit")
-        self._insist(partial(self._producer.commit_transaction, 10.0), deadline)
+        self._insist(partial(self._producer.commit_transaction, self._timeout), deadline)
         at("after-commit")
         while len(delivered) < count and time.monotonic() < deadline:
             self._producer.poll(0.01)
@@ -384,7 +408,7 @@ class Transactions:
                 f"{self.id}: a record is larger than the broker takes: raise max.message.bytes"
             ) from raised
         if error.txn_requires_abort():
-            self._insist(partial(self._producer.abort_transaction, 10.0), deadline)
+            self._insist(partial(self._producer.abort_transaction, self._timeout), deadline)
             raise _Aborted(error.str()) from raised
         if error.fatal() or not error.retriable():
             raise BrokerError(f"{self.id}: {error.str()}") from raised

@@ -20,8 +20,11 @@ from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.batching import Batcher, Batching, Cut, Item
-from stream_ocpdl.stream.journal import GENESIS, JournalRecord, link, runs
+from stream_ocpdl.stream.journal import GENESIS, JournalRecord, Run, exact_runs, link, runs
 from stream_ocpdl.stream.messages import Code, DeadLetter, Output, Record, Snapshot, Tensor
+
+REASON = 200
+"""Characters of the reason for a refusal: it goes into the journal, whose records have to stay small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class Progress:
     link: bytes
     resume: dict[int, int]
     cursor: int = 0
+    ahead: tuple[Run, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,18 +67,21 @@ class Pipeline:
         self.progress = progress
         self._workers = workers
         self._batcher = Batcher(plan.batching, list(progress.resume), progress.cursor)
+        self._expected = dict(progress.resume)
 
     @property
     def hungry(self) -> set[int]:
         """The partitions of which more is wanted."""
         return self._batcher.hungry
 
-    def genesis(self) -> Output:
-        """The first record of the journal; to be written before any step."""
+    def genesis(self, identity: str) -> Output:
+        """The first record of the journal, with the identity of the input; to be written before any step."""
         record = JournalRecord(
             "genesis",
             GENESIS,
             resume=self.progress.resume,
+            cursor=self.progress.cursor,
+            input=identity,
             problem=self.plan.problem.digest(),
             fingerprint=fingerprint(),
             state=self.progress.state.digest(),
@@ -84,7 +91,14 @@ class Pipeline:
     def feed(self, records: Iterable[Record], now: float) -> None:
         """Decode records and let them wait for their minibatch."""
         for record in records:
-            self._batcher.add(decode(self.plan.problem, record, now))
+            partition, offset = record.position
+            if offset < self._expected[partition]:
+                raise LineageError(f"partition {partition} delivered offset {offset} again: a fault of the client")
+            self._expected[partition] = offset + 1
+            if any(p == partition and first <= offset <= last for p, first, last in self.progress.ahead):
+                self._batcher.add(Item(replace(record, value=None), None, None, now))
+            else:
+                self._batcher.add(decode(self.plan.problem, record, now))
 
     def step(self, now: float) -> Outcome | None:
         """Learn the next minibatch, if one is complete at this time."""
@@ -96,17 +110,15 @@ class Pipeline:
         state = before.state
         if cut.rows:
             state, step = learn(self.plan.problem, state, [item.array for item in cut.rows], self._workers)
-        resume = before.resume | {
-            position.partition: position.offset + 1
-            for position in sorted(item.record.position for item in (*cut.rows, *cut.refused))
-        }
-        self.progress = replace(before, state=state, resume=resume, cursor=cut.cursor)
+        resume = before.resume | {position.partition: position.offset + 1 for position in sorted(cut.passed)}
+        ahead = exact_runs(cut.ahead)
+        self.progress = replace(before, state=state, resume=resume, cursor=cut.cursor, ahead=ahead)
         outputs = [*self._results(cut, step), self._journal(self._record(cut, step))]
         return Outcome(tuple(outputs), step)
 
     def _record(self, cut: Cut, step: Step | None) -> JournalRecord:
         positions = [item.record.position for item in cut.rows]
-        skipped = [item.record.position for item in cut.refused]
+        skipped = set(cut.passed) - set(positions)
         now = self.progress
         return JournalRecord(
             event="step" if step else "refusal",
@@ -117,6 +129,7 @@ class Pipeline:
             used=runs(positions, skipped),
             refused=tuple((*item.record.position, item.refusal or "") for item in cut.refused),
             resume=now.resume,
+            ahead=now.ahead,
             cursor=now.cursor,
             checksum=checksum(item.record for item in cut.rows),
             state=now.state.digest() if now.state.t % self.plan.digest_every == 0 else None,
@@ -153,7 +166,7 @@ def decode(problem: Problem, record: Record, now: float) -> Item:
         array = Tensor.from_bytes(record.value).array
         return Item(record, read_batch(problem, array[None]).X[0], None, now)
     except DataError as error:
-        return Item(record, None, str(error), now)
+        return Item(record, None, " ".join(str(error).split())[:REASON], now)
 
 
 def learn(problem: Problem, state: State, arrays: Sequence[object], workers: Workers = SERIAL) -> tuple[State, Step]:
@@ -171,23 +184,42 @@ def checksum(records: Iterable[Record]) -> int:
 
 def replay(
     problem: Problem, progress: Progress, value: bytes, rows: Sequence[Record], workers: Workers = SERIAL
-) -> Progress:
+) -> tuple[Progress, Step | None]:
     """The progress after a record of the journal, from the input that it names. The record decides, and is checked."""
     record = JournalRecord.from_bytes(value)
+    if record.event not in ("genesis", "step", "refusal"):
+        raise LineageError(f"the journal has a record of event {record.event!r}, which this release does not know")
     if record.previous != (progress.link or GENESIS):
         raise LineageError(f"the journal record of step {record.t} does not follow the one before it")
-    if record.event == "genesis" and record.problem != problem.digest():
-        raise LineageError("the journal was begun with another problem: shape, rank, penalties, weights or seed differ")
-    state = progress.state
+    if record.event == "genesis":
+        check_lineage(problem, record.problem, record.fingerprint)
+    state, step = progress.state, None
     if record.event == "step":
         if checksum(rows) != record.checksum:
             raise LineageError(f"the input of step {record.t} is not what it was when it was learned")
         arrays = [Tensor.from_bytes(row.value).array.astype(problem.dtype) for row in rows]
         state, step = learn(problem, state, arrays, workers)
         if (step.t, step.N, step.weight) != (record.t, record.N, record.weight):
-            raise LineageError(
-                f"the journal has step {record.t} after {record.N} tensors, the replay {step.t}, {step.N}"
-            )
+            raise LineageError(f"the journal has step {record.t}, {record.N} tensors; the replay {step.t}, {step.N}")
     if record.state is not None and record.state != state.digest():
         raise LineageError(f"the state after step {record.t} is not the one that the journal has")
-    return Progress(state, link(value), dict(record.resume), record.cursor)
+    return after(record, value, state), step
+
+
+def after(record: JournalRecord, value: bytes, state: State) -> Progress:
+    """The progress after a record whose step led to this state."""
+    return Progress(state, link(value), dict(record.resume), record.cursor, record.ahead)
+
+
+def check_lineage(problem: Problem, digest: str | None, made_under: str | None) -> None:
+    """Raise unless a journal or a checkpoint was made for this problem, and under conditions that give its bits."""
+    if digest != problem.digest():
+        raise LineageError(
+            "the model was begun with another problem (shape, rank, penalties, weights, seed …);"
+            " restore those settings, or give the model another name"
+        )
+    if made_under != fingerprint():
+        raise LineageError(
+            f"the model's bits were made under the numeric fingerprint {made_under}, here it is {fingerprint()}:"
+            " another CPU, library or release; run it where it ran, or give the model another name"
+        )

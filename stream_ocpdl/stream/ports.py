@@ -1,4 +1,4 @@
-"""What the service needs of the world, as small protocols. `kafka` has the real ones, the tests have ten-line fakes."""
+"""What the service needs of the world, as small protocols. `kafka` and `topics` have the real ones, the tests fakes."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
@@ -19,6 +19,11 @@ class Source(Protocol):
     @property
     def partitions(self) -> Sequence[int]:
         """The partitions to be read."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """What tells this input from another, also from one of the same name that was made anew."""
         ...
 
     def earliest(self) -> dict[int, int]:

@@ -9,21 +9,25 @@ The journal is the truth: offsets committed elsewhere serve monitors and fencing
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from stream_ocpdl.errors import InputLost, LineageError, OcpdlError
+from stream_ocpdl.errors import DecodeError, InputLost, LineageError, StateError
+from stream_ocpdl.ocpdl.learner import Step
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
-from stream_ocpdl.stream.checkpoint import Candidate, CheckpointStore, progress_of
+from stream_ocpdl.stream.batching import PLENTY
+from stream_ocpdl.stream.checkpoint import Candidate, CheckpointStore, state_of
 from stream_ocpdl.stream.journal import JournalRecord, Run, link
 from stream_ocpdl.stream.messages import Record
-from stream_ocpdl.stream.pipeline import Plan, Progress, beginning, replay
+from stream_ocpdl.stream.pipeline import Plan, Progress, after, beginning, check_lineage, replay
 from stream_ocpdl.stream.ports import Journal, Source
 
 Report = Callable[[str], None]
 
-AHEAD = 1000
-"""Records of a partition that a replay reads ahead of the step it is at."""
+OnRecord = Callable[[Progress, Sequence[Record], Step | None], None]
+
+POLLED = 1000
+"""Records to ask for in one poll."""
 
 PATIENCE = 600
 """Polls of a tenth of a second that a replay waits for a record which must be there."""
@@ -44,27 +48,33 @@ def recover(
     journal: Journal,
     store: CheckpointStore,
     report: Report,
-    on_record: Callable[[], None] = lambda: None,
+    on_record: OnRecord = lambda *_: None,
     workers: Workers = SERIAL,
 ) -> Recovered:
     """Where the model stands. `on_record` is called after every record replayed; it may raise to end the recovery."""
-    progress, offset = beginning(plan, source.earliest()), -1
+    progress, offset, refused = beginning(plan, source.earliest()), -1, 0
     for candidate in store.candidates():
-        found = _accept(plan, candidate, journal, report)
+        if candidate.manifest.model != plan.model:
+            continue
+        found = _accept(plan, candidate, source, journal, report)
         if found is not None:
             progress, offset = found, candidate.manifest.journal_offset
             report(f"restored the checkpoint of step {progress.state.t}")
             break
-    return _replay(plan, progress, offset, source, journal, on_record, workers)
+        store.discard(candidate.manifest)
+        refused += 1
+    recovered = _replay(plan, progress, offset, source, journal, on_record, workers)
+    if recovered.journal_offset < 0 and refused:
+        raise LineageError(
+            f"the journal of {plan.model} is empty, yet there are checkpoints of it: it was deleted or trimmed, and"
+            " beginning again would publish every code a second time; give the model another name"
+        )
+    return recovered
 
 
-def _accept(plan: Plan, candidate: Candidate, journal: Journal, report: Report) -> Progress | None:
-    """The checkpoint's progress, or none and why."""
+def _accept(plan: Plan, candidate: Candidate, source: Source, journal: Journal, report: Report) -> Progress | None:
+    """The checkpoint's state where the journal has its record, or none and why."""
     manifest = candidate.manifest
-    if manifest.model != plan.model:
-        return None
-    if manifest.problem != plan.problem.digest():
-        raise LineageError(f"the checkpoint of step {manifest.t} is of another problem; use another model name")
     standing = next(journal.read(manifest.journal_offset), None)
     if standing is None or standing[0] != manifest.journal_offset:
         report(f"refused the checkpoint of step {manifest.t}: it is ahead of the journal")
@@ -72,11 +82,21 @@ def _accept(plan: Plan, candidate: Candidate, journal: Journal, report: Report) 
     if link(standing[1]) != manifest.link:
         report(f"refused the checkpoint of step {manifest.t}: the journal has another history")
         return None
+    check_lineage(plan.problem, manifest.problem, manifest.fingerprint)
+    _check_input(manifest.input, source)
     try:
-        return progress_of(manifest, candidate.load())
-    except OcpdlError as error:
+        return after(JournalRecord.from_bytes(standing[1]), standing[1], state_of(manifest, candidate.load()))
+    except (StateError, DecodeError) as error:
         report(f"refused the checkpoint of step {manifest.t}: {error}")
         return None
+
+
+def _check_input(identity: str | None, source: Source) -> None:
+    if identity != source.identity:
+        raise LineageError(
+            f"the model learned from {identity}, the input is {source.identity}: another topic, made anew, or with"
+            " partitions added; positions in one mean nothing in the other. Give the model another name"
+        )
 
 
 def _replay(
@@ -85,23 +105,23 @@ def _replay(
     offset: int,
     source: Source,
     journal: Journal,
-    on_record: Callable[[], None],
+    on_record: OnRecord,
     workers: Workers,
 ) -> Recovered:
     inputs, begun, replayed = Inputs(source), False, 0
     for position, value in journal.read(offset + 1):
         record = JournalRecord.from_bytes(value)
         if record.event == "genesis":
-            progress = Progress(progress.state, progress.link, dict(record.resume), progress.cursor)
+            _check_input(record.input, source)
         if not begun:
-            inputs.start(progress.resume)
+            source.start(record.resume if record.event == "genesis" else progress.resume)
             begun = True
         rows = [row for run in record.used for row in inputs.take(run)]
-        progress = replay(plan.problem, progress, value, rows, workers)
+        progress, step = replay(plan.problem, progress, value, rows, workers)
         inputs.drop(progress.resume)
         offset = position
-        replayed += record.event == "step"
-        on_record()
+        replayed += step is not None
+        on_record(progress, rows, step)
     return Recovered(progress, offset, replayed)
 
 
@@ -111,10 +131,7 @@ class Inputs:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._fetched: dict[int, deque[Record]] = {partition: deque() for partition in source.partitions}
-
-    def start(self, resume: dict[int, int]) -> None:
-        """Read on from here."""
-        self._source.start(resume)
+        self._bytes = dict.fromkeys(source.partitions, 0)
 
     def take(self, run: Run) -> Iterator[Record]:
         """The records of a run, in order."""
@@ -125,14 +142,15 @@ class Inputs:
             for _ in range(PATIENCE):
                 if queue:
                     break
-                hungry = {p for p, waiting in self._fetched.items() if len(waiting) < AHEAD}
-                for record in self._source.poll(AHEAD, 0.1, hungry):
+                hungry = {p for p, waiting in self._fetched.items() if not waiting or self._bytes[p] < PLENTY}
+                for record in self._source.poll(POLLED, 0.1, hungry):
                     self._fetched[record.position.partition].append(record)
+                    self._bytes[record.position.partition] += len(record.value or b"")
             if not queue:
                 raise InputLost(
                     f"partition {partition} has no record at offset {last}, which a step used: it was cut short"
                 )
-            record = queue.popleft()
+            record = self._pop(partition)
             reached = record.position.offset
             if reached > last:
                 raise LineageError(f"partition {partition} no longer has offset {last}, which a step used")
@@ -143,4 +161,9 @@ class Inputs:
         """Forget what lies behind: refused records that no run names."""
         for partition, queue in self._fetched.items():
             while queue and queue[0].position.offset < resume.get(partition, 0):
-                queue.popleft()
+                self._pop(partition)
+
+    def _pop(self, partition: int) -> Record:
+        record = self._fetched[partition].popleft()
+        self._bytes[partition] -= len(record.value or b"")
+        return record

@@ -13,7 +13,7 @@ same input; a transaction that was aborted is written again from the same bytes.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from stream_ocpdl.errors import LineageError, Stopped
+from stream_ocpdl.errors import Stopped
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.checkpoint import CheckpointStore, manifest_of
 from stream_ocpdl.stream.messages import Output
@@ -84,20 +84,15 @@ class Service:
         found: Recovered = recover(
             self.plan, ports.source, ports.journal, ports.store, ports.report, self._between_replays, self.workers
         )
-        if set(found.progress.resume) != set(ports.source.partitions):
-            raise LineageError(
-                f"the input has partitions {sorted(ports.source.partitions)}, the model began with"
-                f" {sorted(found.progress.resume)}: a model keeps the partitions it began with"
-            )
         pipeline = Pipeline(self.plan, found.progress, self.workers)
         offset = found.journal_offset
         if offset < 0:
-            offset = ports.outbox.commit([pipeline.genesis()], pipeline.progress.resume)
+            offset = ports.outbox.commit([pipeline.genesis(ports.source.identity)], pipeline.progress.resume)
         ports.source.start(pipeline.progress.resume)
         ports.report(f"ready at step {pipeline.progress.state.t}, {found.replayed} steps replayed")
         return pipeline, offset, pipeline.progress.state.t - found.replayed
 
-    def _between_replays(self) -> None:
+    def _between_replays(self, *_: object) -> None:
         self.ports.at("in-replay")
         if self.ports.stopping():
             raise Stopped("asked to stop while recovering; nothing was changed")
@@ -114,10 +109,13 @@ class Service:
             pipeline.feed(records, ports.now())
             while (outcome := pipeline.step(ports.now())) is not None:
                 outputs.extend(outcome.outputs)
+                if ports.stopping() or ports.now() >= deadline:
+                    return outputs
             if ports.now() >= deadline:
                 break
         return outputs
 
     def _checkpoint(self, pipeline: Pipeline, journal_offset: int) -> None:
         progress = pipeline.progress
-        self.ports.store.save(manifest_of(self.plan, progress, journal_offset), progress.state.parts)
+        manifest = manifest_of(self.plan, progress, journal_offset, self.ports.source.identity)
+        self.ports.store.save(manifest, progress.state.parts)

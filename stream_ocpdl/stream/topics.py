@@ -40,14 +40,13 @@ class Topics:
         """The topic of a stream."""
         return str(getattr(self, stream.replace("-", "_")))
 
-    def layout(self, partitions: int) -> dict[str, tuple[int, dict[str, str]]]:
-        """Partitions and settings of each topic."""
+    def outputs(self, partitions: int) -> dict[str, tuple[int, dict[str, str]]]:
+        """Partitions and settings of the topics that the model writes, for an input of so many partitions."""
         forever = {"cleanup.policy": "delete", "retention.ms": "-1"}
         roomy = {"max.message.bytes": "64000000"}
         return {
-            self.input: (partitions, {}),
             self.codes: (partitions, {}),
-            self.journal: (1, forever),
+            self.journal: (1, forever | roomy),
             self.state: (2, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}),
             self.snapshots: (1, forever | roomy),
             self.dead_letters: (1, forever | roomy),
@@ -63,7 +62,7 @@ class TopicJournal:
     def read(self, start: int = 0) -> Iterator[tuple[int, bytes]]:
         """Offset and value of every committed record."""
         low, high = watermarks(self._connection, self._topic, [0])[0]
-        if low > start and high > low:
+        if low > start and high > 0:
             raise LineageError(
                 f"the journal {self._topic} begins at offset {low}, and {start} is needed: it was trimmed."
                 " Its retention must be unlimited, or longer than the age of the oldest checkpoint"
@@ -111,8 +110,9 @@ class TopicStore:
     def __init__(self, connection: Connection, topic: str, model: str, at: CrashPoint = no_crash) -> None:
         self._connection, self._topic, self._at = connection, topic, at
         self._transactions = Transactions(connection, f"{model}.checkpoints", timeout_ms=600_000)
+        self._slots: dict[Manifest, int] = {}
         self._used: dict[int, tuple[int, int]] = {}
-        """For each slot the step it holds, and its number of pieces."""
+        """For each slot when it was written (the offset of its manifest), and its number of pieces."""
 
     def open(self) -> None:
         """Fence every predecessor."""
@@ -120,8 +120,7 @@ class TopicStore:
 
     def save(self, manifest: Manifest, parts: Callable[[], Iterable[bytes | memoryview]]) -> None:
         """Overwrite the oldest slot."""
-        free = [slot for slot in range(KEPT) if slot not in self._used]
-        slot = free[0] if free else min(self._used, key=lambda s: self._used[s][0])
+        slot = min(range(KEPT), key=lambda s: self._used.get(s, (-1, 0))[0])
         count = -(-manifest.size // CHUNK)
         begin = watermarks(self._connection, self._topic, [CHUNKS])[CHUNKS][1]
         surplus = range(count, self._used.get(slot, (0, 0))[1])
@@ -135,34 +134,41 @@ class TopicStore:
                 yield self._topic, CHUNKS, b"%d:%d" % (slot, i), None
             yield self._topic, MANIFESTS, b"%d" % slot, manifest.to_bytes(slot=slot, pieces=count, begin=begin)
 
-        self._transactions.write(records)
-        self._used[slot] = (manifest.t, count)
+        self._used[slot] = (self._transactions.write(records)[-1], count)
 
     def candidates(self) -> Iterator[Candidate]:
         """What the slots hold, newest first."""
-        found: dict[int, tuple[Manifest, int, int]] = {}
+        found: dict[int, tuple[Manifest, int, int, int]] = {}
         for record in read_committed(self._connection, self._topic, MANIFESTS):
             try:
                 manifest, header, _ = Manifest.from_bytes(record.value)
-                found[int(header["slot"])] = (manifest, int(header["pieces"]), int(header["begin"]))
+                slot, count, begin = (int(header[name]) for name in ("slot", "pieces", "begin"))
             except (OcpdlError, KeyError, TypeError, ValueError) as error:
                 log.warning("a manifest at offset %d is not usable: %s", record.offset, error)
-        self._used = {slot: (manifest.t, count) for slot, (manifest, count, _) in found.items()}
-        for slot in sorted(found, key=lambda s: found[s][0].t, reverse=True):
-            manifest, count, begin = found[slot]
+            else:
+                found[slot] = (manifest, record.offset, count, begin)
+        self._used = {slot: (written, count) for slot, (_, written, count, _) in found.items()}
+        self._slots = {manifest: slot for slot, (manifest, *_) in found.items()}
+        for slot in sorted(found, key=lambda s: found[s][1], reverse=True):
+            manifest, _, count, begin = found[slot]
             yield Candidate(manifest, partial(self._load, manifest, slot, count, begin))
+
+    def discard(self, manifest: Manifest) -> None:
+        """Its slot is the next to be overwritten."""
+        slot = self._slots[manifest]
+        self._used[slot] = (-1, self._used[slot][1])
 
     def _load(self, manifest: Manifest, slot: int, pieces: int, begin: int) -> bytes:
         """The pieces of a slot, put together; they lie behind an offset that was noted before they were written."""
-        found: dict[int, bytes] = {}
+        found: dict[int, bytes | None] = {}
         for record in read_committed(self._connection, self._topic, CHUNKS, begin):
             of, _, number = (record.key or b"").partition(b":")
             if of == b"%d" % slot and number.isdigit():
-                found[int(number)] = record.value or b""
-        missing = [i for i in range(pieces) if i not in found]
-        if missing:
-            raise StateError(f"the checkpoint of step {manifest.t} lacks piece {missing[0]} of {pieces}")
-        return b"".join(found[i] for i in range(pieces))
+                found[int(number)] = record.value
+        whole = [piece for piece in map(found.get, range(pieces)) if piece is not None]
+        if len(whole) < pieces:
+            raise StateError(f"the checkpoint of step {manifest.t} lacks {pieces - len(whole)} of its {pieces} pieces")
+        return b"".join(whole)
 
 
 def pieces(parts: Iterable[bytes | memoryview]) -> Iterator[bytes]:

@@ -1,0 +1,410 @@
+"""The broker tier: what the stream promises, on a real Apache Kafka. Every test has topics of its own."""
+
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+import uuid
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from confluent_kafka import Producer, TopicPartition
+
+from stream_ocpdl import Problem
+from stream_ocpdl.errors import BrokerError, Fenced, InputLost
+from stream_ocpdl.ocpdl.state import State
+from stream_ocpdl.settings import Settings
+from stream_ocpdl.stream import kafka, topics
+from stream_ocpdl.stream.checkpoint import DirectoryStore, manifest_of, progress_of
+from stream_ocpdl.stream.journal import JournalRecord
+from stream_ocpdl.stream.kafka import Connection, KafkaSource, Transactions, committed, read_committed
+from stream_ocpdl.stream.messages import Code, Tensor
+from stream_ocpdl.stream.pipeline import Plan, Progress
+from stream_ocpdl.stream.service import Ports, Service
+from stream_ocpdl.stream.topics import CHUNKS, TopicJournal, TopicOutbox, Topics, TopicStore
+from tests.conftest import REQUIRED
+from tests.fakes import Crash
+
+ROOT = Path(__file__).parents[1]
+PARTITIONS = (0, 1)
+PACE = {"commit_interval_ms": 20, "checkpoint_every": 10_000}
+
+
+class Source(KafkaSource):
+    """The input; `at` is where the service stands in it."""
+
+    def start(self, positions):
+        self.at = dict(positions)
+        super().start(positions)
+
+    def positions(self, offsets):
+        self.at = dict(offsets)
+        return super().positions(offsets)
+
+
+class Model:
+    """A model that learns five tensors a step, with a checkpoint at the end of each of its lives."""
+
+    def __init__(self, servers, name):
+        self.name, self.connection, self.topics = name, Connection(servers), Topics.of(name, f"{name}.input")
+        problem = {"shape": [4, 3], "rank": 2}
+        self.settings = Settings(name, self.topics.input, servers, problem, batching={"size": 5}, pace=PACE)
+        self.journal = TopicJournal(self.connection, self.topics.journal)
+        self.reports = []
+
+    def feed(self, count=10):
+        """So many tensors in each partition."""
+        random = np.random.default_rng(count)
+        values = [(p, Tensor(random.random((4, 3))).to_bytes()) for _ in range(count) for p in PARTITIONS]
+        kafka.produce(self.connection, self.topics.input, values)
+
+    def live(self, store=None):
+        """Learn all that there is; the digest of the state in the end."""
+        self.reports, end = [], self.end()
+        with closing(Source(self.connection, self.topics.input, self.name)) as source:
+            outbox = TopicOutbox(self.connection, self.topics, self.name, source)
+            world = (source, self.journal, outbox, store or self.store(), time.monotonic, lambda: source.at == end)
+            service = Service(self.settings.plan(), Ports(*world, self.reports.append), self.settings.rhythm())
+            return service.run().progress.state.digest()
+
+    def learn(self, store=None):
+        """Learn eight steps in two lives; the digest of the state in the end."""
+        self.feed()
+        self.live(store)
+        self.feed()
+        return self.live(store)
+
+    def store(self, **options):
+        return TopicStore(self.connection, self.topics.state, self.name, **options)
+
+    def last(self):
+        """The last record of the journal."""
+        *_, (_, value) = self.journal.read()
+        return JournalRecord.from_bytes(value)
+
+    def end(self):
+        """The end of the input."""
+        return {p: self.high("input", p) for p in PARTITIONS}
+
+    def high(self, stream, partition=0):
+        """The high watermark."""
+        return kafka.watermarks(self.connection, self.topics.named(stream), [partition])[partition][1]
+
+    def stable(self, stream, partition=0):
+        """The last stable offset: what a read_committed consumer takes for the end."""
+        with closing(self.connection.consumer()) as consumer:
+            return consumer.get_watermark_offsets(TopicPartition(self.topics.named(stream), partition), timeout=30)[1]
+
+    def seen(self, stream, partition=0):
+        """The values that a reader of committed records sees."""
+        return [found.value for found in read_committed(self.connection, self.topics.named(stream), partition)]
+
+
+@pytest.fixture
+def model(broker):
+    """A model with a name and topics of its own."""
+    model = Model(broker, f"test-{uuid.uuid4().hex[:8]}")
+    layout = model.topics.layout(len(PARTITIONS))
+    kafka.create_topics(model.connection, layout)
+    yield model
+    kafka.delete_topics(model.connection, layout)
+
+
+@pytest.fixture
+def learned(model):
+    """A model that has learned eight steps, with checkpoints of steps 4 and 8."""
+    model.digest = model.learn()
+    return model
+
+
+@contextmanager
+def process(model, directory):
+    """The service as a process with a log; killed if it is still there in the end."""
+    model.settings.save(directory / "service.json")
+    command = [sys.executable, "-m", "stream_ocpdl", "run", "--config", directory / "service.json"]
+    with (directory / "log").open("wb") as log, subprocess.Popen(command, cwd=ROOT, stderr=log) as life:
+        try:
+            yield life
+        finally:
+            life.kill()
+
+
+def eventually(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+# ── transactions ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rows(model, *values):
+    return lambda: [(model.topics.codes, 0, None, value) for value in values]
+
+
+def test_a_successor_fences(model):
+    """Once a second writer has opened, the first can write no more, and of what it tries nothing is seen."""
+    first, second = (Transactions(model.connection, model.name) for _ in range(2))
+    first.open()
+    first.write(rows(model, b"before"))
+    second.open()
+
+    with pytest.raises(Fenced, match=model.name):
+        first.write(rows(model, b"late"))
+    second.write(rows(model, b"after"))
+    assert model.seen("codes") == [b"before", b"after"]
+
+
+def test_what_was_not_committed_is_never_seen(model):
+    """A writer dies before its commit: its records are at the broker, and no reader sees them, then or later."""
+    first, second = (Transactions(model.connection, model.name) for _ in range(2))
+
+    def crash(place):
+        if place == "before-commit" and eventually(lambda: model.high("codes") == 2):
+            raise Crash
+
+    first.open()
+    with pytest.raises(Crash):
+        first.write(rows(model, b"half", b"done"), at=crash)
+    assert model.stable("codes") == 0
+    second.open()
+    second.write(rows(model, b"whole"))
+    assert model.seen("codes") == [b"whole"]
+
+
+def scribble(stranger, topic):
+    """Begin a transaction; its records have reached the broker."""
+    stranger.begin_transaction()
+    for partition in PARTITIONS:
+        stranger.produce(topic, b"not a code", partition=partition)
+    assert stranger.flush(30) == 0
+
+
+def test_a_strangers_open_transaction_hides_nothing_in_silence(model):
+    """Behind one that we cannot end, committed records are not seen: that is an error in time, not an early end."""
+    stranger, writer = model.connection.producer(f"{model.name}.stranger"), Transactions(model.connection, model.name)
+    stranger.init_transactions(30)
+    scribble(stranger, model.topics.codes)
+    writer.open()
+    writer.write(rows(model, b"behind"))
+
+    with pytest.raises(BrokerError, match="left a transaction open"):
+        list(read_committed(replace(model.connection, patience=2), model.topics.codes, 0))
+    stranger.abort_transaction(30)
+    assert model.seen("codes") == [b"behind"]
+
+
+def test_a_record_that_is_too_large(model):
+    """The error names the setting to change; the transaction is gone, and holds up nobody."""
+    writer = Transactions(model.connection, model.name)
+    writer.open()
+
+    with pytest.raises(BrokerError, match=r"max\.message\.bytes"):
+        writer.write(rows(model, b"small", bytes(3_000_000)))
+    assert eventually(lambda: model.stable("codes") == model.high("codes"), seconds=5)
+    assert model.seen("codes") == []
+
+
+def test_a_missing_topic_is_an_error_at_once(broker):
+    """A wrong name is said, not waited for."""
+    began = time.monotonic()
+    with pytest.raises(BrokerError, match="no-such-topic"):
+        KafkaSource(Connection(broker, patience=5), "no-such-topic", "group")
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("call", [lambda c: KafkaSource(c, "topic", "group"), lambda c: Transactions(c, "id").open()])
+def test_no_broker_is_an_error_in_time(call):
+    """Where nothing listens, reader and writer give up when patience ends."""
+    began = time.monotonic()
+    with pytest.raises(BrokerError):
+        call(Connection("127.0.0.1:1", patience=2))
+    assert time.monotonic() - began < 4
+
+
+# ── checkpoints ────────────────────────────────────────────────────────────────────────────────────────────────
+
+PIECES = Problem(shape=(300, 300), rank=5)
+"""A state in five pieces."""
+
+
+def checkpoint(name, problem, t):
+    """A state with numbers in it, and its manifest."""
+    empty = State.initial(problem)
+    B = np.random.default_rng(t).random(empty.aggregates.B.shape)
+    state = replace(empty, t=t, N=t, aggregates=replace(empty.aggregates, B=B))
+    return manifest_of(Plan(name, problem), Progress(state, bytes(32), {0: 0}), t), state
+
+
+def die_in_checkpoint(servers, name):
+    """To be run as a process: keep a checkpoint, and die when pieces of the next are at the broker."""
+    model, kept = Model(servers, name), []
+    high, stable = (partial(which, "state", CHUNKS) for which in (model.high, model.stable))
+
+    def at(place):
+        if kept and eventually(lambda: high() > kept[0]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    store = model.store(at=at)
+    store.open()
+    for t in (1, 2):
+        manifest, state = checkpoint(name, PIECES, t)
+        store.save(manifest, state.parts)
+        assert eventually(lambda: stable() == high())
+        kept.append(high())
+
+
+def test_a_killed_writer_hides_no_checkpoint(model):
+    """A writer killed in a checkpoint leaves a transaction open; its successor finds the one before, whole and soon."""
+    script = "import sys; from tests.test_kafka import die_in_checkpoint; die_in_checkpoint(*sys.argv[1:])"
+    command = [sys.executable, "-c", script, model.connection.bootstrap_servers, model.name]
+    assert subprocess.run(command, cwd=ROOT, timeout=60).returncode == -signal.SIGKILL
+    assert model.stable("state", CHUNKS) < model.high("state", CHUNKS)
+
+    began, store = time.monotonic(), model.store()
+    store.open()
+    (newest,) = store.candidates()
+    assert progress_of(newest.manifest, newest.load()).state.digest() == checkpoint(model.name, PIECES, 1)[1].digest()
+    assert time.monotonic() - began < 10
+
+
+def test_a_state_of_100_mb(model):
+    """It goes to the topic and comes back, bit for bit, in reasonable time."""
+    manifest, state = checkpoint(model.name, Problem(shape=(2000, 700), rank=10), 1)
+    assert manifest.size >= 100_000_000
+    began, store = time.monotonic(), model.store()
+    store.open()
+    store.save(manifest, state.parts)
+
+    (found,) = model.store().candidates()
+    assert progress_of(found.manifest, found.load()).state.digest() == state.digest()
+    assert time.monotonic() - began < 60
+
+
+def flipped(value):
+    return value[:-1] + bytes([value[-1] ^ 1])
+
+
+@pytest.mark.parametrize(("damage", "said"), [(flipped, "is damaged"), (lambda _: None, "lacks piece")])
+def test_a_damaged_checkpoint_is_passed_over(model, monkeypatch, damage, said):
+    """A flipped byte or a missing piece in the newest: it is said, the one before is used, the state is the same."""
+    monkeypatch.setattr(topics, "CHUNK", 100)
+    digest = model.learn()
+    *_, piece = (each for each in read_committed(model.connection, model.topics.state, CHUNKS) if each.value)
+    outsider = Producer(model.connection.common())
+    outsider.produce(model.topics.state, damage(piece.value), piece.key, CHUNKS)
+    assert outsider.flush(30) == 0
+
+    assert model.live() == digest
+    assert said in model.reports[0]
+    assert model.reports[1:] == ["restored the checkpoint of step 4", "ready at step 8, 4 steps replayed"]
+
+
+@pytest.mark.parametrize(
+    ("forge", "said"),
+    [
+        (lambda manifest: {"journal_offset": manifest.journal_offset + 5}, "ahead of the journal"),
+        (lambda manifest: {"link": bytes(32)}, "another history"),
+        (lambda manifest: {"resume": {p: at + 1 for p, at in manifest.resume.items()}}, "than the journal"),
+    ],
+)
+def test_a_checkpoint_without_a_place_in_the_journal_is_refused(learned, forge, said):
+    """One ahead of the journal, of another lineage, or with other positions is refused, and the one before it used."""
+    store = learned.store()
+    store.open()
+    newest = next(store.candidates())
+    store.save(replace(newest.manifest, t=9, **forge(newest.manifest)), lambda: [newest.load()])
+
+    assert learned.live() == learned.digest
+    assert learned.reports[0].startswith("refused the checkpoint of step 9: ")
+    assert said in learned.reports[0]
+    assert learned.reports[1:] == ["restored the checkpoint of step 8", "ready at step 8, 0 steps replayed"]
+
+
+@pytest.mark.parametrize(("size", "said"), [(-1, "step 8 is damaged"), (20, "000008.checkpoint is not usable")])
+def test_checkpoints_in_a_directory(model, tmp_path, caplog, size, said):
+    """The journal is on Kafka, the checkpoints are files: they are found again, and a truncated one is passed over."""
+    digest = model.learn(DirectoryStore(tmp_path))
+    _, newest = sorted(tmp_path.iterdir())
+
+    assert model.live(DirectoryStore(tmp_path)) == digest
+    assert model.reports == ["restored the checkpoint of step 8", "ready at step 8, 0 steps replayed"]
+    newest.write_bytes(newest.read_bytes()[:size])
+    assert model.live(DirectoryStore(tmp_path)) == digest
+    assert said in caplog.text + model.reports[0]
+    assert model.reports[-2:] == ["restored the checkpoint of step 4", "ready at step 8, 4 steps replayed"]
+
+
+# ── the service ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_positions_are_those_of_the_journal(learned):
+    """The group's committed offsets, which monitors see, are where the journal says that reading goes on."""
+    assert committed(learned.connection, learned.name, learned.topics.input) == learned.last().resume == learned.end()
+
+
+def test_sigterm(model, tmp_path):
+    """In the middle of a stream: all that was learned is committed and kept, and a restart has nothing to replay."""
+    model.feed(20_000)
+    model.settings = replace(model.settings, pace=PACE | {"commit_interval_ms": 300})
+    positions = partial(committed, model.connection, model.name, model.topics.input)
+    with process(model, tmp_path) as life:
+        assert eventually(lambda: sum(positions().values()) > 0)
+        life.terminate()
+        assert life.wait(20) == 0
+
+    last = model.last()
+    assert positions() == last.resume
+    assert 0 < last.N == sum(len(model.seen("codes", p)) for p in PARTITIONS) == sum(last.resume.values()) < 40_000
+    assert next(model.store().candidates()).manifest.t == last.t
+    with process(model, tmp_path):
+        ready = f"ready at step {last.t}, 0 steps replayed"
+        assert eventually(lambda: ready in (tmp_path / "log").read_text())
+
+
+def test_retention_has_passed(learned, tmp_path):
+    """If input that was never read is gone, the service ends with its exit code and names topic and partition."""
+    learned.feed()
+    beyond = TopicPartition(learned.topics.input, 1, learned.last().resume[1] + 3)
+    admin = learned.connection.admin()
+    admin.delete_records([beyond])[beyond].result(30)
+
+    with process(learned, tmp_path) as life:
+        assert life.wait(30) == InputLost.exit_code == 4
+    assert f"{learned.topics.input}[1] no longer has the offset" in (tmp_path / "log").read_text()
+
+
+def test_kcat_sees_the_committed_codes(learned):
+    """A client that is not ours reads one code for each input, past an aborted transaction and up to an open one."""
+    if not shutil.which("kcat"):
+        (pytest.fail if os.environ.get(REQUIRED) else pytest.skip)("kcat is not installed (Debian: apt install kcat)")
+    stranger = learned.connection.producer(f"{learned.name}.stranger")
+    stranger.init_transactions(30)
+    scribble(stranger, learned.topics.codes)
+    stranger.abort_transaction(30)
+    learned.feed()
+    learned.live()
+    scribble(stranger, learned.topics.codes)
+
+    command = ["kcat", "-b", learned.connection.bootstrap_servers, "-C", "-e", "-q", "-t", learned.topics.codes]
+    command += ["-X", "isolation.level=read_committed", "-f", "%R%s"]
+    printed = subprocess.run(command, capture_output=True, check=True, timeout=30).stdout
+    stranger.abort_transaction(30)
+    inputs = [(p, offset) for p, end in learned.end().items() for offset in range(end)]
+    assert sorted(Code.from_bytes(value).position for value in values_of(printed)) == inputs
+
+
+def values_of(printed):
+    """The values that kcat printed, each after its length."""
+    while printed:
+        (length,) = struct.unpack_from(">i", printed)
+        yield printed[4 : 4 + length]
+        printed = printed[4 + length :]
