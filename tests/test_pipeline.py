@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from stream_ocpdl import Problem
 from stream_ocpdl.errors import LineageError
 from stream_ocpdl.stream.batching import Batching
-from stream_ocpdl.stream.journal import JournalRecord
-from stream_ocpdl.stream.messages import DeadLetter, Snapshot, Tensor
-from stream_ocpdl.stream.pipeline import Plan
+from stream_ocpdl.stream.journal import GENESIS, JournalRecord
+from stream_ocpdl.stream.messages import DeadLetter, Position, Record, Snapshot, Tensor
+from stream_ocpdl.stream.pipeline import Pipeline, Plan, beginning, replay
 from stream_ocpdl.stream.service import Pace
 from tests.fakes import Crash, World, serve
 
@@ -57,23 +57,28 @@ def live(world, chosen, at, chunk=3):
 @given(
     st.sampled_from([("full", "canonical"), ("full", "arrival"), ("linger", "arrival"), ("linger", "canonical")]),
     st.lists(st.integers(1, 60), max_size=12),
-    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 39)), max_size=5, unique=True),
+    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 39)), max_size=40, unique=True),
     st.integers(1, 7),
+    st.sampled_from([1, 2, 5, 100]),
 )
-def test_crashes_lose_and_repeat_nothing(batching, crashes, poison, chunk):
+def test_crashes_lose_and_repeat_nothing(batching, crashes, poison, chunk, patience_with_refused):
     """Crash anywhere, any number of times: each input is in one step or one dead letter, each code published once, and
     the state is that of a replay from scratch; in canonical order also that of a life without crashes.
     """
     values = inputs(poison=poison)
     world, calm = World(values), World(values)
     chosen = plan(*batching)
-    end = live(world, chosen, crashing(crashes), chunk)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stream_ocpdl.stream.batching.MOST_REFUSED", patience_with_refused)
+        end = live(world, chosen, crashing(crashes), chunk)
     undisturbed = live(calm, chosen, crashing([]), chunk=3)
 
     used, refused = check_journal(world)
     assert len(used) == len(set(used)) == len(world.codes())
     assert set(used) == {(code.position) for code in world.codes()}
-    assert refused == {DeadLetter.from_bytes(value).record.position for value in world.stream("dead-letters")}
+    letters = [DeadLetter.from_bytes(value).record for value in world.stream("dead-letters")]
+    assert sorted(refused) == sorted(letter.position for letter in letters)
+    assert all(letter.value == values[letter.position.partition][letter.position.offset] for letter in letters)
     assert refused <= set(poison)
     if batching[0] == "linger":
         assert len(used) + len(refused) == 80
@@ -213,3 +218,84 @@ def test_a_broken_chain_is_noticed():
 
     with pytest.raises(LineageError, match="does not follow"):
         serve(world, plan(), PACE)
+
+
+def flood(count, value=b"poison"):
+    """Two tensors, many records that are none, and tensors enough to go on."""
+    good = inputs(1, 10)[0]
+    return [[*good[:2], *[value] * count, *good[2:]]]
+
+
+@pytest.mark.parametrize("value", [b"poison", b"", None, bytes(100_000)], ids=["small", "empty", "tombstone", "large"])
+def test_a_flood_of_poison_passes(value):
+    """However much poison comes between two minibatches, it goes to dead letters, and learning goes on."""
+    world = World(flood(1000, value))
+    serve(world, plan(), PACE, chunk=50)
+
+    assert len(world.stream("dead-letters")) == 1000
+    assert len(world.codes()) == 10
+    assert max(map(len, world.stream("journal"))) < 100_000
+    assert world.positions == {0: 1010}
+
+
+def test_what_was_refused_ahead_is_not_refused_again():
+    """Poison let go ahead of a waiting tensor stays refused after a restart, and the batches stay the same."""
+    values = flood(1000)
+    early, calm = World([values[0][:800]]), World(values)
+    serve(early, plan(), PACE, chunk=50)
+    assert JournalRecord.from_bytes(early.stream("journal")[-1]).ahead
+    early.input, early.checkpoints = values, []
+    end, _ = serve(early, plan(), PACE, chunk=7)
+
+    assert len(early.stream("dead-letters")) == 1000
+    assert end.progress.state.digest() == serve(calm, plan(), PACE)[0].progress.state.digest()
+    assert early.stream("codes") == calm.stream("codes")
+
+
+def test_a_lost_journal_is_no_new_beginning():
+    """If the journal is gone and checkpoints are not, beginning again would publish everything twice: it is refused."""
+    world = learned()
+    world.written = [output for output in world.written if output.stream != "journal"]
+
+    with pytest.raises(LineageError, match="journal of model is empty"):
+        serve(world, plan(), PACE)
+
+
+def test_another_input_is_refused(monkeypatch):
+    """Positions in one input mean nothing in another, with a checkpoint or without."""
+    monkeypatch.setattr("tests.fakes.Source.identity", "another input")
+    for checkpoints in (True, False):
+        with monkeypatch.context() as before:
+            before.setattr("tests.fakes.Source.identity", "the input")
+            world = learned()
+        world.checkpoints = world.checkpoints if checkpoints else []
+        with pytest.raises(LineageError, match="the input is another input"):
+            serve(world, plan(), PACE)
+
+
+def test_other_conditions_are_refused(monkeypatch):
+    """Under another numeric fingerprint equal bits cannot be expected: it is said, not tried."""
+    world = learned()
+    monkeypatch.setattr("stream_ocpdl.stream.pipeline.fingerprint", lambda: "elsewhere")
+
+    with pytest.raises(LineageError, match="here it is elsewhere"):
+        serve(world, plan(), PACE)
+
+
+def test_repeated_delivery_is_noticed():
+    """A record that is delivered twice is a fault of the client, and is not learned twice."""
+    world = World(inputs(1, 20))
+    pipeline = Pipeline(plan(), beginning(plan(), {0: 0}))
+    records = [Record(Position(0, k), None, value) for k, value in enumerate(world.input[0])]
+    pipeline.feed(records[:7], 0.0)
+
+    with pytest.raises(LineageError, match="delivered offset 5 again"):
+        pipeline.feed(records[5:9], 0.0)
+
+
+def test_an_unknown_event_is_refused():
+    """A journal written by a later release is not half understood."""
+    record = JournalRecord("rollback", GENESIS)
+
+    with pytest.raises(LineageError, match="'rollback'"):
+        replay(PROBLEM, beginning(plan(), {0: 0}), record.to_bytes(), [])
