@@ -4,6 +4,8 @@ After *Online nonnegative CP-dictionary learning for Markovian data* (Lyu, Stroh
 `eq:def_Btrj` in docstrings are those of the paper's LaTeX source.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from stream_ocpdl.errors import ConfigError, DataError, NumericError, OcpdlError, StateError
 from stream_ocpdl.estimator import OnlineCPDL
 from stream_ocpdl.fingerprint import fingerprint
@@ -14,6 +16,9 @@ from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.schedules import Balanced, Constant, PowerLaw
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import Workers
+
+if TYPE_CHECKING:
+    from stream_ocpdl.stream.client import TensorProducer, read_codes, read_snapshots
 
 __all__ = [
     "Balanced",
@@ -31,8 +36,20 @@ __all__ = [
     "State",
     "StateError",
     "Step",
+    "TensorProducer",
     "Workers",
     "assumption_card",
     "fingerprint",
+    "read_codes",
+    "read_snapshots",
     "stationarity",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The names that need a Kafka client are imported when they are asked for."""
+    if name in ("TensorProducer", "read_codes", "read_snapshots"):
+        from stream_ocpdl.stream import client
+
+        return getattr(client, name)
+    raise AttributeError(f"module 'stream_ocpdl' has no attribute {name!r}")

@@ -13,7 +13,7 @@ from stream_ocpdl.ocpdl.learner import Step
 from stream_ocpdl.settings import Settings
 from stream_ocpdl.stream.checkpoint import NoStore
 from stream_ocpdl.stream.journal import JournalRecord
-from stream_ocpdl.stream.kafka import Connection, KafkaSource, Stored, committed, partitions_of, read_committed
+from stream_ocpdl.stream.kafka import Connection, KafkaSource, Stored, committed, partitions_of_topic, read_committed
 from stream_ocpdl.stream.messages import Code, DeadLetter, Position, Record, Snapshot
 from stream_ocpdl.stream.pipeline import Plan, Progress
 from stream_ocpdl.stream.recovery import recover
@@ -93,7 +93,5 @@ def _values(connection: Connection, topic: str) -> Iterator[bytes]:
 
 def _all(connection: Connection, topic: str) -> Iterator[Stored]:
     """The committed records of all partitions."""
-    with closing(connection.consumer()) as consumer:
-        partitions = partitions_of(consumer, topic, connection.patience)
-    for partition in partitions:
+    for partition in partitions_of_topic(connection, topic):
         yield from read_committed(connection, topic, partition)

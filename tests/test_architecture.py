@@ -20,7 +20,7 @@ LAYERS = [
     {"stream.messages"},
     {"stream.journal", "stream.batching", "stream.ports"},
     {"stream.pipeline", "stream.kafka"},
-    {"stream.checkpoint"},
+    {"stream.checkpoint", "stream.client"},
     {"stream.recovery", "stream.topics"},
     {"stream.service"},
     {"settings"},

@@ -141,6 +141,12 @@ def partitions_of(client: Consumer, topic: str, patience: float) -> list[int]:
     return sorted(found.partitions)
 
 
+def partitions_of_topic(connection: Connection, topic: str) -> list[int]:
+    """The partitions of a topic, for those who have no consumer."""
+    with closing(connection.consumer()) as consumer:
+        return partitions_of(consumer, topic, connection.patience)
+
+
 def topic_id(connection: Connection, topic: str) -> str:
     """The broker's own name of a topic: another one after it was deleted and made anew."""
     admin = connection.admin()
@@ -196,6 +202,26 @@ def read_committed(connection: Connection, topic: str, partition: int, start: in
                 )
 
 
+def follow(connection: Connection, topic: str, starts: Mapping[int, int], idle: Callable[[], bool]) -> Iterator[Stored]:
+    """Committed records from these offsets on, also those that are still to come, until `idle` says to end.
+
+    It is asked whenever nothing came for a tenth of a second.
+    """
+    with closing(connection.consumer()) as consumer:
+        partitions_of(consumer, topic, connection.patience)
+        consumer.assign([TopicPartition(topic, p, offset) for p, offset in starts.items()])
+        while True:
+            messages = consumer.consume(500, 0.1)
+            for message in messages:
+                error, found = message.error(), stored(message)
+                if error is None:
+                    yield found
+                else:
+                    _raise_on_read(error, topic, found.partition)
+            if not messages and idle():
+                return
+
+
 def stored(message: Message) -> Stored:
     """What we want of a message of the client."""
     return Stored(cast(int, message.partition()), cast(int, message.offset()), message.key(), message.value())
@@ -226,22 +252,6 @@ def committed(connection: Connection, group: str, topic: str) -> dict[int, int]:
                     raise BrokerError(f"group {group} does not answer: {error.args[0].str()}") from error
             else:
                 return {place.partition: place.offset for place in found if place.offset >= 0}
-
-
-def produce(connection: Connection, topic: str, rows: Iterable[tuple[int, bytes | None]]) -> None:
-    """Write values to given partitions, idempotently, in order, and wait until all are there."""
-    producer = Producer(connection.common() | {"enable.idempotence": True, "linger.ms": 5}, logger=log)
-    failed: list[KafkaError] = []
-
-    def report(error: KafkaError | None, _: Message) -> None:
-        if error is not None:
-            failed.append(error)
-
-    for partition, value in rows:
-        producer.produce(topic, value, partition=partition, on_delivery=report)
-        producer.poll(0)
-    if producer.flush(connection.patience) or failed:
-        raise BrokerError(f"not everything could be written to {topic}: {failed[0].str() if failed else 'time is up'}")
 
 
 class KafkaSource:
@@ -298,6 +308,65 @@ class KafkaSource:
 
 
 # ── writing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Writer:
+    """An idempotent producer with a bounded queue; each partition gets its records once and in order."""
+
+    def __init__(self, connection: Connection, queue_bytes: int = 64_000_000) -> None:
+        settings = {
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "message.max.bytes": 64_000_000,
+            "queue.buffering.max.kbytes": max(1, queue_bytes // 1000),
+            "delivery.timeout.ms": int(1000 * connection.patience),
+        }
+        self._producer = Producer(connection.common() | settings, logger=log)
+        self._patience = connection.patience
+        self._failed: list[str] = []
+
+    def write(self, topic: str, value: bytes | None, key: bytes | None, partition: int, wait: float) -> bool:
+        """Queue a record; false if there was no room for it within so many seconds."""
+        self._raise_failed()
+        deadline = time.monotonic() + wait
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, on_delivery=self._report)
+            except BufferError:
+                if time.monotonic() >= deadline:
+                    return False
+                self._producer.poll(min(0.1, wait))
+            except KafkaException as error:
+                raise BrokerError(f"{topic} takes no such record: {error.args[0].str()}") from error
+            else:
+                self._producer.poll(0)
+                return True
+
+    def flush(self) -> None:
+        """Wait until everything queued has arrived."""
+        left = self._producer.flush(self._patience)
+        self._raise_failed()
+        if left:
+            raise BrokerError(f"{left} records could not be written in {self._patience:g} s; they are still queued")
+
+    def _report(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._failed.append(f"a record for {message.topic()} was not delivered: {error.str()}")
+
+    def _raise_failed(self) -> None:
+        if self._failed:
+            count, first = len(self._failed), self._failed[0]
+            self._failed.clear()
+            raise BrokerError(first if count == 1 else f"{first} (and {count - 1} more)")
+
+
+def produce(connection: Connection, topic: str, rows: Iterable[tuple[int, bytes | None]]) -> None:
+    """Write values to given partitions, in order, and wait until all are there."""
+    writer = Writer(connection)
+    for partition, value in rows:
+        if not writer.write(topic, value, None, partition, connection.patience):
+            raise BrokerError(f"{topic} takes no records within {connection.patience:g} s")
+    writer.flush()
 
 
 class Transactions:
