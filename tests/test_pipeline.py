@@ -1,5 +1,7 @@
 """The pipeline and the loop without a broker: bytes in, bytes out, and crashes as part of the input."""
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -236,6 +238,17 @@ def test_a_flood_of_poison_passes(value):
     assert len(world.codes()) == 10
     assert max(map(len, world.stream("journal"))) < 100_000
     assert world.positions == {0: 1010}
+
+
+def test_a_long_flood_costs_no_more_a_record():
+    """A hundred thousand refused records behind a waiting tensor take seconds, and leave one run in the journal."""
+    world = World(flood(100_000))
+    began = time.perf_counter()
+    serve(world, plan(), PACE, chunk=1000)
+
+    assert time.perf_counter() - began < 20
+    assert len(world.stream("dead-letters")) == 100_000
+    assert max(len(JournalRecord.from_bytes(value).ahead) for value in world.stream("journal")) == 1
 
 
 def test_what_was_refused_ahead_is_not_refused_again():

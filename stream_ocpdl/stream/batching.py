@@ -18,7 +18,7 @@ from typing import Literal
 
 from stream_ocpdl.errors import ConfigError
 from stream_ocpdl.ocpdl.arrays import BigArray
-from stream_ocpdl.stream.messages import Position, Record
+from stream_ocpdl.stream.messages import Record, Run
 
 PLENTY = 8_000_000
 """Bytes of a partition that may wait for their minibatch before no more of it is read."""
@@ -47,18 +47,14 @@ class Batching:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Item:
-    """A record, with its tensor or the reason why it has none."""
+    """A record with its tensor, or with the reason why it has none; or the places of records that are done with."""
 
     record: Record
     array: BigArray | None
     refusal: str | None
-    """Why there is no tensor; none too for a record that was refused ahead of its turn, and only keeps its place."""
     arrived: float
-
-    @property
-    def waits_refused(self) -> bool:
-        """Whether a dead letter is still to be written."""
-        return self.refusal is not None
+    gone: tuple[Run, ...] = ()
+    """Refused records that left ahead of their turn, and only keep their places in the line."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,9 +65,11 @@ class Cut:
     """Its tensors in the order of the rows; none if it only lets refused records go."""
     refused: tuple[Item, ...]
     """The refused records that leave with it."""
-    passed: tuple[Position, ...]
-    """All positions that are done with, in the order of the line: a prefix of each partition."""
-    ahead: tuple[Position, ...]
+    gaps: tuple[Run, ...]
+    """What lies between the rows and is none of them."""
+    reached: dict[int, int]
+    """For each partition that moved the offset up to which all is done."""
+    ahead: tuple[Run, ...]
     """Refused records that are done with although something before them is not."""
     cursor: int
     """The partition whose turn is next."""
@@ -89,6 +87,8 @@ class Batcher:
         self._line: deque[Item] = deque()
         self._held = dict.fromkeys(self._partitions, (0, 0))
         self._tensors = 0
+        self._refused = (0, 0)
+        """How many refused records wait in the line, and their bytes."""
 
     def add(self, item: Item) -> None:
         """Take an item; items of one partition come in the order of their offsets."""
@@ -108,10 +108,8 @@ class Batcher:
         due = bool(self._line) and now - self._line[0].arrived >= self._batching.linger_ms / 1000
         if self._batching.close == "linger" and due:
             return self._take(self._tensors)
-        refused = [item for item in self._line if item.waits_refused]
-        if len(refused) >= MOST_REFUSED or sum(map(_size, refused)) >= PLENTY // 2:
-            return self._let_go()
-        return None
+        count, size = self._refused
+        return self._let_go() if count >= MOST_REFUSED or size >= PLENTY // 2 else None
 
     @property
     def hungry(self) -> set[int]:
@@ -122,17 +120,23 @@ class Batcher:
         return {p for p, (count, size) in self._held.items() if count < 2 * self._batching.size or size < PLENTY}
 
     def _join(self, item: Item) -> None:
+        if item.gone and self._line and self._line[-1].gone:
+            self._line[-1] = _joined(self._line[-1], item)
+            return
         self._line.append(item)
         self._tensors += item.array is not None
+        if item.refusal is not None:
+            self._refused = (self._refused[0] + 1, self._refused[1] + _size(item))
 
     def _hold(self, item: Item, sign: int) -> None:
-        """Count an item that waits, or no longer does."""
-        partition = item.record.position.partition
-        count, size = self._held[partition]
-        self._held[partition] = (count + sign, size + sign * _size(item))
+        """Count an item that waits, or no longer does; places alone hold nothing."""
+        if not item.gone:
+            partition = item.record.position.partition
+            count, size = self._held[partition]
+            self._held[partition] = (count + sign, size + sign * _size(item))
 
     def _take(self, tensors: int) -> Cut:
-        """The items up to the last of so many tensors, and the refused ones right after it."""
+        """The items up to the last of so many tensors, and what is refused or gone right after it."""
         taken: list[Item] = []
         while self._line and (tensors > 0 or self._line[0].array is None):
             item = self._line.popleft()
@@ -140,43 +144,60 @@ class Batcher:
             tensors -= item.array is not None
             taken.append(item)
         rows = [item for item in taken if item.array is not None]
+        refused = [item for item in taken if item.refusal is not None]
         self._tensors -= len(rows)
+        self._refused = (self._refused[0] - len(refused), self._refused[1] - sum(map(_size, refused)))
         if self._batching.order == "canonical":
             rows.sort(key=lambda item: item.record.position)
-        return self._cut(rows, taken, [item for item in taken if item.waits_refused])
+        return self._cut(rows, taken, refused)
 
     def _let_go(self) -> Cut:
         """The refused records of the line, ahead of the tensors between them; their places are kept."""
-        refused = [item for item in self._line if item.waits_refused]
-        for item in refused:
-            self._hold(item, -1)
-        kept = [
-            replace(item, record=replace(item.record, value=None), refusal=None) if item.waits_refused else item
-            for item in self._line
-        ]
-        for old, new in zip(self._line, kept, strict=True):
-            if old is not new:
-                self._hold(new, 1)
-        self._line = deque(kept)
-        taken: list[Item] = []
-        while self._line and self._line[0].array is None:
-            self._hold(self._line[0], -1)
-            taken.append(self._line.popleft())
+        refused = [item for item in self._line if item.refusal is not None]
+        line, self._line, self._tensors, self._refused = self._line, deque(), 0, (0, 0)
+        for item in line:
+            if item.refusal is not None:
+                self._hold(item, -1)
+            self._join(_place(item) if item.refusal is not None else item)
+        taken = [self._line.popleft()] if self._line[0].gone else []
         return self._cut([], taken, refused)
 
     def _cut(self, rows: list[Item], taken: list[Item], refused: list[Item]) -> Cut:
-        passed = tuple(item.record.position for item in taken)
-        ahead = tuple(i.record.position for i in self._line if i.array is None and not i.waits_refused)
-        return Cut(tuple(rows), tuple(refused), passed, ahead, self._next_turn(taken))
+        gaps = [run for item in taken if item.array is None for run in item.gone or _place(item).gone]
+        done = [*gaps, *((*item.record.position, item.record.position.offset) for item in rows)]
+        reached: dict[int, int] = {}
+        for partition, _, last in done:
+            reached[partition] = max(reached.get(partition, 0), last + 1)
+        ahead = tuple(run for item in self._line for run in item.gone)
+        return Cut(tuple(rows), tuple(refused), tuple(gaps), reached, ahead, self._next_turn(taken))
 
     def _next_turn(self, taken: list[Item]) -> int:
-        """The partition of the next item of the line: where a Batcher that continues from here begins."""
+        """The partition whose record comes next: where a Batcher that continues from here begins."""
         if self._line:
-            return self._line[0].record.position.partition
+            first = self._line[0]
+            return first.gone[0][0] if first.gone else first.record.position.partition
         if not taken:
             return self._partitions[self._turn]
         last = self._partitions.index(taken[-1].record.position.partition)
         return self._partitions[(last + 1) % len(self._partitions)]
+
+
+def _place(item: Item) -> Item:
+    """The place of an item, without what it holds."""
+    partition, offset = item.record.position
+    return replace(item, record=replace(item.record, value=None), refusal=None, gone=((partition, offset, offset),))
+
+
+def _joined(first: Item, second: Item) -> Item:
+    """The places of two neighbours in the line as one item; its position is that of the last, its turn the first's."""
+    runs = list(first.gone)
+    for partition, low, high in second.gone:
+        at = next((k for k in range(len(runs)) if runs[k][0] == partition and runs[k][2] == low - 1), None)
+        if at is None:
+            runs.append((partition, low, high))
+        else:
+            runs[at] = (partition, runs[at][1], high)
+    return replace(second, gone=tuple(runs))
 
 
 def _size(item: Item) -> int:

@@ -9,19 +9,16 @@ The chain begins with a record of event "genesis", which names the problem.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from stream_ocpdl.errors import DecodeError
 from stream_ocpdl.stream.codec import frame, unframe
-from stream_ocpdl.stream.messages import Position, kind_of
+from stream_ocpdl.stream.messages import Position, Run, kind_of
 
 GENESIS = bytes(32)
 """What the first record has in place of a hash."""
-
-Run = tuple[int, int, int]
-"""(partition, first, last): every record of a partition between two offsets, both included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,35 +76,19 @@ def link(value: bytes) -> bytes:
     return hashlib.sha256(value).digest()
 
 
-def runs(positions: Iterable[Position], skipped: Iterable[Position] = ()) -> tuple[Run, ...]:
-    """Positions in order as runs. Offsets between two neighbours belong to a run unless they were skipped: what is not
+def runs(positions: Iterable[Position], gaps: Sequence[Run] = ()) -> tuple[Run, ...]:
+    """Positions in order as runs. Offsets between two neighbours belong to a run unless they are in a gap: what is not
     delivered at all (a transaction's marker) needs no name.
 
-    >>> runs([Position(0, 4), Position(0, 5), Position(1, 9), Position(0, 7)], skipped=[Position(0, 6)])
+    >>> runs([Position(0, 4), Position(0, 5), Position(1, 9), Position(0, 7)], gaps=[(0, 6, 6)])
     ((0, 4, 5), (1, 9, 9), (0, 7, 7))
     """
-    gaps = set(skipped)
     found: list[Run] = []
     for partition, offset in positions:
         if found and found[-1][0] == partition and found[-1][2] < offset:
-            between = range(found[-1][2] + 1, offset)
-            if not any((partition, missing) in gaps for missing in between):
+            between = (found[-1][2], offset)
+            if not any(p == partition and first < between[1] and last > between[0] for p, first, last in gaps):
                 found[-1] = (partition, found[-1][1], offset)
                 continue
         found.append((partition, offset, offset))
-    return tuple(found)
-
-
-def exact_runs(positions: Iterable[Position]) -> tuple[Run, ...]:
-    """Positions as runs of consecutive offsets.
-
-    >>> exact_runs([Position(1, 5), Position(0, 3), Position(1, 6), Position(1, 8)])
-    ((0, 3, 3), (1, 5, 6), (1, 8, 8))
-    """
-    found: list[Run] = []
-    for partition, offset in sorted(positions):
-        if found and found[-1][0] == partition and found[-1][2] == offset - 1:
-            found[-1] = (partition, found[-1][1], offset)
-        else:
-            found.append((partition, offset, offset))
     return tuple(found)

@@ -28,6 +28,10 @@ class Position(NamedTuple):
     offset: int
 
 
+Run = tuple[int, int, int]
+"""(partition, first, last): every record of a partition between two offsets, both included."""
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """A record as it was read from the input."""

@@ -20,8 +20,8 @@ from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.batching import Batcher, Batching, Cut, Item
-from stream_ocpdl.stream.journal import GENESIS, JournalRecord, Run, exact_runs, link, runs
-from stream_ocpdl.stream.messages import Code, DeadLetter, Output, Record, Snapshot, Tensor
+from stream_ocpdl.stream.journal import GENESIS, JournalRecord, link, runs
+from stream_ocpdl.stream.messages import Code, DeadLetter, Output, Record, Run, Snapshot, Tensor
 
 REASON = 200
 """Characters of the reason for a refusal: it goes into the journal, whose records have to stay small."""
@@ -96,7 +96,7 @@ class Pipeline:
                 raise LineageError(f"partition {partition} delivered offset {offset} again: a fault of the client")
             self._expected[partition] = offset + 1
             if any(p == partition and first <= offset <= last for p, first, last in self.progress.ahead):
-                self._batcher.add(Item(replace(record, value=None), None, None, now))
+                self._batcher.add(Item(replace(record, value=None), None, None, now, ((partition, offset, offset),)))
             else:
                 self._batcher.add(decode(self.plan.problem, record, now))
 
@@ -110,15 +110,13 @@ class Pipeline:
         state = before.state
         if cut.rows:
             state, step = learn(self.plan.problem, state, [item.array for item in cut.rows], self._workers)
-        resume = before.resume | {position.partition: position.offset + 1 for position in sorted(cut.passed)}
-        ahead = exact_runs(cut.ahead)
-        self.progress = replace(before, state=state, resume=resume, cursor=cut.cursor, ahead=ahead)
+        resume = before.resume | cut.reached
+        self.progress = replace(before, state=state, resume=resume, cursor=cut.cursor, ahead=cut.ahead)
         outputs = [*self._results(cut, step), self._journal(self._record(cut, step))]
         return Outcome(tuple(outputs), step)
 
     def _record(self, cut: Cut, step: Step | None) -> JournalRecord:
         positions = [item.record.position for item in cut.rows]
-        skipped = set(cut.passed) - set(positions)
         now = self.progress
         return JournalRecord(
             event="step" if step else "refusal",
@@ -126,7 +124,7 @@ class Pipeline:
             t=now.state.t,
             N=now.state.N,
             weight=step.weight if step else 0.0,
-            used=runs(positions, skipped),
+            used=runs(positions, cut.gaps),
             refused=tuple((*item.record.position, item.refusal or "") for item in cut.refused),
             resume=now.resume,
             ahead=now.ahead,

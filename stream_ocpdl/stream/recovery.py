@@ -17,8 +17,8 @@ from stream_ocpdl.ocpdl.learner import Step
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.batching import PLENTY
 from stream_ocpdl.stream.checkpoint import Candidate, CheckpointStore, state_of
-from stream_ocpdl.stream.journal import JournalRecord, Run, link
-from stream_ocpdl.stream.messages import Record
+from stream_ocpdl.stream.journal import JournalRecord, link
+from stream_ocpdl.stream.messages import Record, Run
 from stream_ocpdl.stream.pipeline import Plan, Progress, after, beginning, check_lineage, replay
 from stream_ocpdl.stream.ports import Journal, Source
 
