@@ -103,14 +103,12 @@ class Service:
         outputs: list[Output] = []
         deadline = ports.now() + pace.commit_interval_ms / 1000
         while not ports.stopping():
-            records = ports.source.poll(
-                max(self.plan.batching.size, POLLED), pace.poll_timeout_ms / 1000, pipeline.hungry
-            )
-            pipeline.feed(records, ports.now())
-            while (outcome := pipeline.step(ports.now())) is not None:
+            outcome = pipeline.step(ports.now())
+            if outcome is not None:
                 outputs.extend(outcome.outputs)
-                if ports.stopping() or ports.now() >= deadline:
-                    return outputs
+            else:
+                wanted = max(self.plan.batching.size, POLLED)
+                pipeline.feed(ports.source.poll(wanted, pace.poll_timeout_ms / 1000, pipeline.hungry), ports.now())
             if ports.now() >= deadline:
                 break
         return outputs
