@@ -29,12 +29,11 @@ def test_tensors_arrive_in_the_order_of_their_key(broker, topic):
             producer.send(np.full((2, 3), k, np.float32), key=b"odd" if k % 2 else b"even")
         producer.send_many(np.arange(6).reshape(3, 2), key=b"even")
 
-    for partition in (0, 1):
-        records = list(kafka.read_committed(kafka.Connection(broker), topic, partition))
-        for key in (b"odd", b"even"):
-            firsts = [Tensor.from_bytes(r.value).array.ravel()[0] for r in records if r.key == key]
-            assert firsts[:100] == sorted(firsts[:100])
-            assert len(firsts) in (0, 100, 103)
+    records = [r for p in (0, 1) for r in kafka.read_committed(kafka.Connection(broker), topic, p)]
+    for key, wanted in ((b"odd", [*range(1, 200, 2)]), (b"even", [*range(0, 200, 2), 0, 2, 4])):
+        mine = [r for r in records if r.key == key]
+        assert [Tensor.from_bytes(r.value).array.ravel()[0] for r in mine] == wanted
+        assert len({r.partition for r in mine}) == 1
 
 
 def test_a_full_queue(broker, topic):
@@ -72,8 +71,6 @@ def test_codes_and_snapshots_are_read(broker, topic):
 
     assert [c.t for c in read_codes(broker, topic)] == [3] * 4
     assert len(list(read_codes(broker, topic, starts={0: 2}))) == 1
-    came = read_codes(broker, topic, until=lambda: True)
-    assert len(list(came)) in (0, 4)
     waited = iter([False] * 50 + [True])
     assert len(list(read_codes(broker, topic, until=lambda: next(waited)))) == 4
 

@@ -265,6 +265,24 @@ def test_what_was_refused_ahead_is_not_refused_again():
     assert early.stream("codes") == calm.stream("codes")
 
 
+@pytest.mark.parametrize("keep_checkpoints", [True, False])
+def test_what_was_refused_ahead_and_is_not_yet_read_again(keep_checkpoints):
+    """After a restart another partition closes a minibatch before they come by again: they stay refused."""
+    good = inputs(2, 10)
+    world = World([[good[0][0], *[b"poison"] * 200], []])
+    serve(world, plan("full", "arrival"), PACE, chunk=5)
+    assert JournalRecord.from_bytes(world.stream("journal")[-1]).ahead
+    world.input[1] = good[1]
+    world.checkpoints = world.checkpoints if keep_checkpoints else []
+    serve(world, plan("full", "arrival"), PACE, chunk=5)
+    world.input[0] += good[0][1:]
+    serve(world, plan("full", "arrival"), PACE, chunk=5)
+
+    letters = [DeadLetter.from_bytes(value).record.position for value in world.stream("dead-letters")]
+    assert sorted(letters) == [(0, offset) for offset in range(1, 201)]
+    assert len(world.codes()) == len({code.position for code in world.codes()}) == 20
+
+
 def test_a_lost_journal_is_no_new_beginning():
     """If the journal is gone and checkpoints are not, beginning again would publish everything twice: it is refused."""
     world = learned()

@@ -68,6 +68,8 @@ class Pipeline:
         self._workers = workers
         self._batcher = Batcher(plan.batching, list(progress.resume), progress.cursor)
         self._expected = dict(progress.resume)
+        self._refused_before = progress.ahead
+        """What an earlier life refused ahead of its turn; it comes by again."""
 
     @property
     def hungry(self) -> set[int]:
@@ -95,7 +97,7 @@ class Pipeline:
             if offset < self._expected[partition]:
                 raise LineageError(f"partition {partition} delivered offset {offset} again: a fault of the client")
             self._expected[partition] = offset + 1
-            if any(p == partition and first <= offset <= last for p, first, last in self.progress.ahead):
+            if any(p == partition and first <= offset <= last for p, first, last in self._refused_before):
                 self._batcher.add(Item(replace(record, value=None), None, None, now, ((partition, offset, offset),)))
             else:
                 self._batcher.add(decode(self.plan.problem, record, now))
@@ -111,9 +113,16 @@ class Pipeline:
         if cut.rows:
             state, step = learn(self.plan.problem, state, [item.array for item in cut.rows], self._workers)
         resume = before.resume | cut.reached
-        self.progress = replace(before, state=state, resume=resume, cursor=cut.cursor, ahead=cut.ahead)
+        ahead = (*cut.ahead, *self._still_to_come_by())
+        self.progress = replace(before, state=state, resume=resume, cursor=cut.cursor, ahead=ahead)
         outputs = [*self._results(cut, step), self._journal(self._record(cut, step))]
         return Outcome(tuple(outputs), step)
+
+    def _still_to_come_by(self) -> Iterable[Run]:
+        """What an earlier life refused and this one has not read again yet."""
+        for partition, first, last in self._refused_before:
+            if self._expected[partition] <= last:
+                yield partition, max(first, self._expected[partition]), last
 
     def _record(self, cut: Cut, step: Step | None) -> JournalRecord:
         positions = [item.record.position for item in cut.rows]
