@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stream_ocpdl.errors import ConfigError, DataError, NumericError, OcpdlError, StateError
 from stream_ocpdl.estimator import OnlineCPDL
 from stream_ocpdl.fingerprint import fingerprint
+from stream_ocpdl.ocpdl.arrays import Sparse
 from stream_ocpdl.ocpdl.constraints import NonnegativeBall, NonnegativeColumns
 from stream_ocpdl.ocpdl.diagnostics import assumption_card, stationarity
 from stream_ocpdl.ocpdl.learner import Learner, Step
@@ -18,7 +19,7 @@ from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import Workers
 
 if TYPE_CHECKING:
-    from stream_ocpdl.stream.client import TensorProducer, read_codes, read_snapshots
+    from stream_ocpdl.stream.client import TensorProducer, read_codes, read_dead_letters, read_snapshots
 
 __all__ = [
     "Balanced",
@@ -33,6 +34,7 @@ __all__ = [
     "OnlineCPDL",
     "PowerLaw",
     "Problem",
+    "Sparse",
     "State",
     "StateError",
     "Step",
@@ -41,6 +43,7 @@ __all__ = [
     "assumption_card",
     "fingerprint",
     "read_codes",
+    "read_dead_letters",
     "read_snapshots",
     "stationarity",
 ]
@@ -48,7 +51,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """The names that need a Kafka client are imported when they are asked for."""
-    if name in ("TensorProducer", "read_codes", "read_snapshots"):
+    if name in ("TensorProducer", "read_codes", "read_dead_letters", "read_snapshots"):
         from stream_ocpdl.stream import client
 
         return getattr(client, name)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from stream_ocpdl.ocpdl.learner import Step
 from stream_ocpdl.settings import Settings
 from stream_ocpdl.stream.checkpoint import NoStore
-from stream_ocpdl.stream.journal import JournalRecord
-from stream_ocpdl.stream.kafka import Connection, KafkaSource, Stored, committed, partitions_of_topic, read_committed
-from stream_ocpdl.stream.messages import Code, DeadLetter, Position, Record, Snapshot
-from stream_ocpdl.stream.pipeline import Plan, Progress
+from stream_ocpdl.stream.intake import Intake
+from stream_ocpdl.stream.kafka import Connection, KafkaSource, committed, partitions_of_topic, read_committed
+from stream_ocpdl.stream.messages import JournalRecord, Position, Record
+from stream_ocpdl.stream.pipeline import Plan, Progress, codes, dead_letter, snapshot
 from stream_ocpdl.stream.recovery import recover
 from stream_ocpdl.stream.topics import TopicJournal, Topics, TopicStore
 
@@ -26,6 +26,8 @@ class Evidence:
 
     codes: Counter[bytes] = field(default_factory=Counter)
     dead_letters: Counter[bytes] = field(default_factory=Counter)
+    learned: int = 0
+    """Records of the input that are in a step."""
     steps: int = 0
     state: str = ""
     broken: list[str] = field(default_factory=list)
@@ -34,18 +36,21 @@ class Evidence:
 
 def examine(connection: Connection, settings: Settings) -> Evidence:
     """Compare everything with everything."""
-    plan, topics = settings.plan(), Topics.of(settings.model, settings.input)
-    inputs = dict(_inputs(connection, settings.input))
-    found, wanted = Evidence(), Expected(plan)
-    with closing(KafkaSource(connection, settings.input, f"{settings.model}.examined")) as source:
-        journal = TopicJournal(connection, topics.journal)
+    plan, topics = settings.plan(), Topics.of(settings.model, settings.topic)
+    inputs = {record.position: record for record in all_records(connection, settings.topic)}
+    found = Evidence()
+    with closing(KafkaSource(connection, settings.topic, f"{settings.model}.examined")) as source:
+        wanted, journal = Expected(plan, source.identity), TopicJournal(connection, topics.journal)
         replayed = recover(plan, source, journal, NoStore(), lambda _: None, wanted.after_record)
         records = [JournalRecord.from_bytes(value) for _, value in journal.read()]
     found.steps, found.state = replayed.progress.state.t, replayed.progress.state.digest()
-    found.codes = Counter(_values(connection, topics.codes))
+    found.learned, found.codes = wanted.learned.total(), Counter(_values(connection, topics.codes))
     found.dead_letters = Counter(_values(connection, topics.dead_letters))
-    refused = {Position(p, offset): reason for record in records for p, offset, reason in record.refused}
-    letters = Counter(DeadLetter(Record(p, None, inputs.get(p)), reason).to_bytes() for p, reason in refused.items())
+    refused = [entry for record in records for entry in record.refused]
+    letters = Counter(
+        dead_letter(plan, inputs[Position(r.partition, r.offset)], r.error, r.reason).value for r in refused
+    )
+    places = Counter(Position(r.partition, r.offset) for r in refused)
 
     def check(holds: bool, promise: str) -> None:
         if not holds:
@@ -54,8 +59,8 @@ def examine(connection: Connection, settings: Settings) -> Evidence:
     check(found.codes == wanted.codes, "every code is published once, as a replay finds it")
     check(found.dead_letters == letters, "every refused input is one dead letter, with its bytes")
     check(Counter(_values(connection, topics.snapshots)) == wanted.snapshots, "every snapshot is published once")
-    check(wanted.learned == Counter(set(inputs) - set(refused)), "every input is in one step or refused")
-    check(committed(connection, settings.model, settings.input) == records[-1].resume, "positions are the journal's")
+    check(wanted.learned + places == Counter(inputs), "every input is in one step or refused")
+    check(committed(connection, settings.model, settings.topic) == records[-1].resume, "positions are the journal's")
     newest = next(TopicStore(connection, topics.state, settings.model).candidates()).manifest
     check(newest.link == replayed.progress.link, "the newest checkpoint is of the last step")
     check(newest.sha256 == found.state, "the state of the newest checkpoint is that of a replay of the journal")
@@ -65,33 +70,29 @@ def examine(connection: Connection, settings: Settings) -> Evidence:
 class Expected:
     """What a replay says that was to be published."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, identity: str) -> None:
+        self._plan, self._identity = plan, identity
+        self._intake = Intake(plan.format, plan.problem.shape, ())
         self.codes: Counter[bytes] = Counter()
         self.snapshots: Counter[bytes] = Counter()
         self.learned: Counter[Position] = Counter()
 
-    def after_record(self, progress: Progress, rows: Sequence[Record], step: Step | None) -> None:
+    def after_record(self, progress: Progress, used: Sequence[Record], step: Step | None) -> None:
         """Note what this step had to publish."""
         if step is None:
             return
-        for row, h, loss in zip(rows, step.codes, step.coding.losses, strict=True):
-            self.codes[Code(self._plan.model, row.position, step.t, float(loss), h).to_bytes()] += 1
-            self.learned[row.position] += 1
+        self.learned.update(record.position for record in used)
+        rows = [record for record, _ in self._intake.rows(used)]
+        self.codes.update(output.value for output in codes(self._plan, step, rows))
         if step.t % self._plan.snapshot_every == 0:
-            self.snapshots[Snapshot(self._plan.model, step.t, progress.state.loadings).to_bytes()] += 1
+            self.snapshots[snapshot(self._plan, progress, step, self._identity).value] += 1
 
 
-def _inputs(connection: Connection, topic: str) -> Iterator[tuple[Position, bytes | None]]:
-    for record in _all(connection, topic):
-        yield Position(record.partition, record.offset), record.value
-
-
-def _values(connection: Connection, topic: str) -> Iterator[bytes]:
-    return (record.value or b"" for record in _all(connection, topic))
-
-
-def _all(connection: Connection, topic: str) -> Iterator[Stored]:
+def all_records(connection: Connection, topic: str) -> Iterator[Record]:
     """The committed records of all partitions."""
     for partition in partitions_of_topic(connection, topic):
         yield from read_committed(connection, topic, partition)
+
+
+def _values(connection: Connection, topic: str) -> Iterator[bytes]:
+    return (record.value or b"" for record in all_records(connection, topic))

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from stream_ocpdl.errors import ConfigError
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.stream.batching import Batching
+from stream_ocpdl.stream.formats import Format
 from stream_ocpdl.stream.pipeline import Plan
 from stream_ocpdl.stream.service import Pace
 
@@ -15,11 +16,23 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
+class Input:
+    """Where tensors come from, and how they are written there."""
+
+    topic: str
+    format: Any = "native"
+    dtype: str = "<f8"
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
-    """A model, its input, and where its checkpoints go: "topic", or a directory."""
+    """A model, its input, and where its checkpoints go: "topic", or a directory.
+
+    `input` is the name of a topic, or an object with `topic`, `format` and, for raw bytes, `dtype`.
+    """
 
     model: str
-    input: str
+    input: str | dict[str, Any]
     bootstrap_servers: str
     problem: dict[str, Any]
     batching: dict[str, Any] = field(default_factory=dict)
@@ -27,12 +40,30 @@ class Settings:
     checkpoints: str = "topic"
     snapshot_every: int = 100
     digest_every: int = 100
+    axes: list[str] | None = None
+    """Names of the modes, for readers of the snapshots."""
+
+    @property
+    def topic(self) -> str:
+        """The name of the input's topic."""
+        return self._input().topic
 
     def plan(self) -> Plan:
         """What is to be learned."""
-        problem = _build(Problem, "problem", {"batch_size": self.batching.get("size", 32)} | self.problem)
-        batching = _build(Batching, "batching", self.batching)
-        return Plan(self.model, problem, batching, self.snapshot_every, self.digest_every)
+        given = self._input()
+        return Plan(
+            model=self.model,
+            problem=_build(Problem, "problem", {"batch_size": self.batching.get("size", 32)} | self.problem),
+            batching=_build(Batching, "batching", self.batching),
+            snapshot_every=self.snapshot_every,
+            digest_every=self.digest_every,
+            topic=given.topic,
+            format=Format(given.format, given.dtype),
+            axes=None if self.axes is None else tuple(self.axes),
+        )
+
+    def _input(self) -> "Input":
+        return _build(Input, "input", {"topic": self.input} if isinstance(self.input, str) else self.input)
 
     def rhythm(self) -> Pace:
         """How often what is written."""

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from stream_ocpdl.errors import OcpdlError
 from stream_ocpdl.evidence import Evidence, examine
 from stream_ocpdl.settings import Settings
 from stream_ocpdl.stream.kafka import Connection, committed, create_topics, delete_topics, produce, watermarks
-from stream_ocpdl.stream.messages import Code, Tensor
+from stream_ocpdl.stream.messages import Code, Tensor, split
 from stream_ocpdl.stream.topics import Topics
 
 CRASH_POINTS = ("before-produce", "after-produce", "before-commit", "after-commit", "in-checkpoint", "in-replay")
@@ -85,7 +85,7 @@ def verify(trial: Trial) -> Verdict:
     topics = {prefix + ".input": (trial.partitions, dict[str, str]())}
     create_topics(connection, topics)
     try:
-        feed = _Feed(trial, connection, models[0].input)
+        feed = _Feed(trial, connection, models[0].topic)
         _disturb(trial, models[0], verdict)
         verdict.inputs = feed.end()
         for settings in models:
@@ -94,7 +94,7 @@ def verify(trial: Trial) -> Verdict:
         _judge(verdict, [examine(connection, settings) for settings in models])
     finally:
         for settings in models:
-            topics |= Topics.of(settings.model, settings.input).outputs(1)
+            topics |= Topics.of(settings.model, settings.topic).outputs(1)
         delete_topics(connection, topics)
     verdict.seconds = time.monotonic() - began
     return verdict
@@ -107,9 +107,9 @@ def _judge(verdict: Verdict, found: list[Evidence]) -> None:
     verdict.steps, verdict.state = first.steps, first.state
     for name, evidence in zip(("disturbed", "calm"), found, strict=False):
         verdict.failures += [f"{name}: it does not hold that {promise}" for promise in evidence.broken]
-    if verdict.codes + verdict.dead_letters != verdict.inputs:
+    if first.learned + verdict.dead_letters != verdict.inputs:
         verdict.failures.append(
-            f"{verdict.inputs} inputs, but {verdict.codes} codes, {verdict.dead_letters} dead letters"
+            f"{verdict.inputs} inputs, but {first.learned} learned and {verdict.dead_letters} dead letters"
         )
     if len(found) > 1 and found[0].state != found[1].state:
         verdict.failures.append("the state is not that of an undisturbed run")
@@ -119,7 +119,11 @@ def _judge(verdict: Verdict, found: list[Evidence]) -> None:
 
 def _nameless(codes: Counter[bytes]) -> Counter[bytes]:
     """Codes without the name of their model."""
-    return Counter({replace(Code.from_bytes(value), model="").to_bytes(): count for value, count in codes.items()})
+    found: Counter[bytes] = Counter()
+    for value, count in codes.items():
+        code = Code.from_bytes(value)
+        found[replace(code, dictionary=code.dictionary._replace(model="")).to_bytes()] = count
+    return found
 
 
 def _settings(trial: Trial, model: str, topic: str) -> Settings:
@@ -142,7 +146,8 @@ def _settings(trial: Trial, model: str, topic: str) -> Settings:
 class _Feed:
     """The stream: a hundred rounds a second of one record for each partition, until told to end.
 
-    One record in fifty is poison. The last rounds are such that all tensors fill whole minibatches.
+    One in fifty is poison, and one in fifty comes in pieces, some of them repeated or lost. The last rounds are such that
+    all tensors fill whole minibatches.
     """
 
     def __init__(self, trial: Trial, connection: Connection, topic: str) -> None:
@@ -168,15 +173,31 @@ class _Feed:
             self._failed.append(error)
 
     def _paced(self) -> Iterator[tuple[int, bytes | None]]:
-        began, tensors, rounds = time.monotonic(), 0, 0
-        while not self._ending.is_set() or tensors % BATCH:
-            lacking = -tensors % BATCH if self._ending.is_set() else BATCH
-            for partition in range(self._trial.partitions):
-                poison = _chance(self._trial, rounds, partition).random() < 0.02 or lacking <= 0
-                yield partition, _poison(rounds) if poison else _tensor(self._trial, rounds, partition)
-                tensors, lacking, self._written = tensors + (not poison), lacking - (not poison), self._written + 1
+        began, planned, rounds = time.monotonic(), 0, 0
+        lines: list[deque[bytes | None]] = [deque() for _ in range(self._trial.partitions)]
+        while not self._ending.is_set() or planned % BATCH or any(lines):
+            for partition, line in enumerate(lines):
+                if not line:
+                    values, tensors = self._next(rounds, partition, planned)
+                    line.extend(values)
+                    planned += tensors
+                yield partition, line.popleft()
+                self._written += 1
             rounds += 1
             self._ending.wait(max(0.0, began + rounds / 100 - time.monotonic()))
+
+    def _next(self, k: int, partition: int, planned: int) -> tuple[list[bytes | None], int]:
+        """The next records of a partition, and how many tensors they make."""
+        luck = _chance(self._trial, k, partition).random()
+        if luck < 0.02 or (self._ending.is_set() and planned % BATCH == 0):
+            return [_poison(k)], 0
+        value = _tensor(self._trial, k, partition)
+        if luck > 0.04 or self._ending.is_set():
+            return [value], 1
+        first, *others = [chunk.to_bytes() for chunk in split(value, f"{partition}:{k}", len(value) // 3)]
+        if k % 2:
+            return [first, *others], 1
+        return ([first, first, *others], 1) if k % 4 else ([first, *others[1:]], 0)
 
 
 def _chance(trial: Trial, k: int, partition: int) -> np.random.Generator:
@@ -226,11 +247,11 @@ def _disturb(trial: Trial, settings: Settings, verdict: Verdict) -> None:
 def _finish(trial: Trial, settings: Settings) -> None:
     """A last life that reaches the end of the input, and ends in order when it is told to."""
     connection = Connection(settings.bootstrap_servers)
-    goals = {p: high for p, (_, high) in watermarks(connection, settings.input, range(trial.partitions)).items()}
+    goals = {p: high for p, (_, high) in watermarks(connection, settings.topic, range(trial.partitions)).items()}
     trial.report(f"{settings.model.rsplit('.', 1)[1]}: learning to the end")
     with _Process(settings) as life:
         deadline = time.monotonic() + 300
-        while committed(connection, settings.model, settings.input) != goals:
+        while committed(connection, settings.model, settings.topic) != goals:
             _sleep_or_raise(life, 0.2)
             if time.monotonic() > deadline:
                 raise VerificationFailed(f"{settings.model} did not reach the end of its input in 300 s")

@@ -12,13 +12,14 @@ closed, they are let go ahead of it: their places in the line are kept, so that 
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Literal
 
 from stream_ocpdl.errors import ConfigError
-from stream_ocpdl.ocpdl.arrays import BigArray
-from stream_ocpdl.stream.messages import Record, Run
+from stream_ocpdl.stream.assembly import Refusal
+from stream_ocpdl.stream.messages import Position, Record, Run, Tensor
 
 PLENTY = 8_000_000
 """Bytes of a partition that may wait for their minibatch before no more of it is read."""
@@ -47,14 +48,21 @@ class Batching:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Item:
-    """A record with its tensor, or with the reason why it has none; or the places of records that are done with."""
+    """What one record brought about: a tensor, refusals, or neither. Whatever it is, it has a place in the line."""
 
-    record: Record
-    array: BigArray | None
-    refusal: str | None
+    position: Position
     arrived: float
-    gone: tuple[Run, ...] = ()
-    """Refused records that left ahead of their turn, and only keep their places in the line."""
+    tensor: Tensor | None = None
+    parts: tuple[Record, ...] = ()
+    """The records that the tensor came in."""
+    refused: tuple[Refusal, ...] = ()
+    places: tuple[Run, ...] = ()
+    """Of an item that stands for several which had nothing: where they were."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether it only keeps its place."""
+        return self.tensor is None and not self.refused
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,20 +71,22 @@ class Cut:
 
     rows: tuple[Item, ...]
     """Its tensors in the order of the rows; none if it only lets refused records go."""
-    refused: tuple[Item, ...]
+    refused: tuple[Refusal, ...]
     """The refused records that leave with it."""
-    gaps: tuple[Run, ...]
-    """What lies between the rows and is none of them."""
     reached: dict[int, int]
     """For each partition that moved the offset up to which all is done."""
     ahead: tuple[Run, ...]
-    """Refused records that are done with although something before them is not."""
+    """Records whose refusals are done with although something before them is not."""
     cursor: int
     """The partition whose turn is next."""
 
 
 class Batcher:
-    """Items in, minibatches out."""
+    """Items in, minibatches out.
+
+    `complete` shows the rows of a minibatch, `refuse` takes some of them out again if they turn out to be no good, and
+    `take` closes it.
+    """
 
     def __init__(self, batching: Batching, partitions: Sequence[int], cursor: int = 0) -> None:
         self._batching = batching
@@ -88,7 +98,7 @@ class Batcher:
         self._held = dict.fromkeys(self._partitions, (0, 0))
         self._tensors = 0
         self._refused = (0, 0)
-        """How many refused records wait in the line, and their bytes."""
+        """How many refused records wait in the line without a tensor to wait for, and their bytes."""
 
     def add(self, item: Item) -> None:
         """Take an item; items of one partition come in the order of their offsets."""
@@ -96,20 +106,33 @@ class Batcher:
         if not self._in_turn:
             self._join(item)
             return
-        self._waiting[item.record.position.partition].append(item)
+        self._waiting[item.position.partition].append(item)
         while self._waiting[self._partitions[self._turn]]:
             self._join(self._waiting[self._partitions[self._turn]].popleft())
             self._turn = (self._turn + 1) % len(self._partitions)
 
-    def cut(self, now: float) -> Cut | None:
-        """The next minibatch, if one is complete at this time."""
+    def complete(self, now: float) -> list[Item] | None:
+        """The rows of the minibatch that is complete at this time, in order; if none, refused records alone leave."""
         if self._tensors >= self._batching.size:
-            return self._take(self._batching.size)
-        due = bool(self._line) and now - self._line[0].arrived >= self._batching.linger_ms / 1000
-        if self._batching.close == "linger" and due:
-            return self._take(self._tensors)
+            return self._rows(self._batching.size)
+        if self._batching.close == "linger":
+            oldest = next((item.arrived for item in self._line if not item.empty), None)
+            if oldest is not None and now - oldest >= self._batching.linger_ms / 1000:
+                return self._rows(self._tensors)
         count, size = self._refused
-        return self._let_go() if count >= MOST_REFUSED or size >= PLENTY // 2 else None
+        return [] if count >= MOST_REFUSED or size >= PLENTY // 2 else None
+
+    def refuse(self, wrong: Mapping[Position, Exception]) -> None:
+        """Take tensors out of the line, each for an error; their places stay."""
+        self._rebuild([_refuse(item, wrong[item.position]) if item.position in wrong else item for item in self._line])
+
+    def take(self, rows: list[Item]) -> Cut:
+        """Close the minibatch of these rows."""
+        if not rows and self._tensors:
+            return self._let_go()
+        taken = self._pop(len(rows))
+        refused = [refusal for item in taken for refusal in item.refused]
+        return self._cut(rows, taken, refused)
 
     @property
     def hungry(self) -> set[int]:
@@ -119,87 +142,99 @@ class Batcher:
         """
         return {p for p, (count, size) in self._held.items() if count < 2 * self._batching.size or size < PLENTY}
 
+    def _rows(self, count: int) -> list[Item]:
+        rows = list(islice((item for item in self._line if item.tensor is not None), count))
+        return sorted(rows, key=lambda item: item.position) if self._batching.order == "canonical" else rows
+
     def _join(self, item: Item) -> None:
-        if item.gone and self._line and self._line[-1].gone:
+        if item.empty and self._line and self._line[-1].empty:
             self._line[-1] = _joined(self._line[-1], item)
-            return
-        self._line.append(item)
-        self._tensors += item.array is not None
-        if item.refusal is not None:
-            self._refused = (self._refused[0] + 1, self._refused[1] + _size(item))
+        else:
+            self._line.append(item)
+            self._count(item, 1)
+
+    def _count(self, item: Item, sign: int) -> None:
+        self._tensors += sign * (item.tensor is not None)
+        if item.refused and item.tensor is None:
+            count, size = self._refused
+            self._refused = (count + sign * len(item.refused), size + sign * _refused_bytes(item))
 
     def _hold(self, item: Item, sign: int) -> None:
-        """Count an item that waits, or no longer does; places alone hold nothing."""
-        if not item.gone:
-            partition = item.record.position.partition
-            count, size = self._held[partition]
-            self._held[partition] = (count + sign, size + sign * _size(item))
+        """Count an item that waits, or no longer does; a place alone holds nothing."""
+        if not item.empty:
+            count, size = self._held[item.position.partition]
+            self._held[item.position.partition] = (count + sign, size + sign * _bytes(item))
 
-    def _take(self, tensors: int) -> Cut:
-        """The items up to the last of so many tensors, and what is refused or gone right after it."""
+    def _pop(self, tensors: int) -> list[Item]:
+        """The items up to the last of so many tensors, and those right after it that have none."""
         taken: list[Item] = []
-        while self._line and (tensors > 0 or self._line[0].array is None):
+        while self._line and (tensors > 0 or self._line[0].tensor is None):
             item = self._line.popleft()
             self._hold(item, -1)
-            tensors -= item.array is not None
+            self._count(item, -1)
+            tensors -= item.tensor is not None
             taken.append(item)
-        rows = [item for item in taken if item.array is not None]
-        refused = [item for item in taken if item.refusal is not None]
-        self._tensors -= len(rows)
-        self._refused = (self._refused[0] - len(refused), self._refused[1] - sum(map(_size, refused)))
-        if self._batching.order == "canonical":
-            rows.sort(key=lambda item: item.record.position)
-        return self._cut(rows, taken, refused)
+        return taken
 
     def _let_go(self) -> Cut:
         """The refused records of the line, ahead of the tensors between them; their places are kept."""
-        refused = [item for item in self._line if item.refusal is not None]
-        line, self._line, self._tensors, self._refused = self._line, deque(), 0, (0, 0)
-        for item in line:
-            if item.refusal is not None:
-                self._hold(item, -1)
-            self._join(_place(item) if item.refusal is not None else item)
-        taken = [self._line.popleft()] if self._line[0].gone else []
-        return self._cut([], taken, refused)
+        refused = [refusal for item in self._line if item.tensor is None for refusal in item.refused]
+        self._rebuild([replace(item, refused=()) if item.tensor is None else item for item in self._line])
+        return self._cut([], self._pop(0), refused)
 
-    def _cut(self, rows: list[Item], taken: list[Item], refused: list[Item]) -> Cut:
-        gaps = [run for item in taken if item.array is None for run in item.gone or _place(item).gone]
-        done = [*gaps, *((*item.record.position, item.record.position.offset) for item in rows)]
+    def _rebuild(self, line: list[Item]) -> None:
+        """Put other items in the places of those in the line."""
+        before, self._line, self._tensors, self._refused = self._line, deque(), 0, (0, 0)
+        for old, new in zip(before, line, strict=True):
+            self._hold(old, -1)
+            self._hold(new, 1)
+            self._join(new)
+
+    def _cut(self, rows: list[Item], taken: list[Item], refused: list[Refusal]) -> Cut:
         reached: dict[int, int] = {}
-        for partition, _, last in done:
+        for partition, _, last in (run for item in taken for run in _places(item)):
             reached[partition] = max(reached.get(partition, 0), last + 1)
-        ahead = tuple(run for item in self._line for run in item.gone)
-        return Cut(tuple(rows), tuple(refused), tuple(gaps), reached, ahead, self._next_turn(taken))
+        ahead = tuple(run for item in self._line if item.empty for run in _places(item))
+        return Cut(tuple(rows), tuple(refused), reached, ahead, self._next_turn(taken))
 
     def _next_turn(self, taken: list[Item]) -> int:
         """The partition whose record comes next: where a Batcher that continues from here begins."""
         if self._line:
-            first = self._line[0]
-            return first.gone[0][0] if first.gone else first.record.position.partition
+            return _places(self._line[0])[0][0]
         if not taken:
             return self._partitions[self._turn]
-        last = self._partitions.index(taken[-1].record.position.partition)
+        last = self._partitions.index(taken[-1].position.partition)
         return self._partitions[(last + 1) % len(self._partitions)]
 
 
-def _place(item: Item) -> Item:
-    """The place of an item, without what it holds."""
-    partition, offset = item.record.position
-    return replace(item, record=replace(item.record, value=None), refusal=None, gone=((partition, offset, offset),))
+def _places(item: Item) -> tuple[Run, ...]:
+    partition, offset = item.position
+    return item.places or ((partition, offset, offset),)
 
 
 def _joined(first: Item, second: Item) -> Item:
     """The places of two neighbours in the line as one item; its position is that of the last, its turn the first's."""
-    runs = list(first.gone)
-    for partition, low, high in second.gone:
+    runs = list(_places(first))
+    for partition, low, high in _places(second):
         at = next((k for k in range(len(runs)) if runs[k][0] == partition and runs[k][2] == low - 1), None)
         if at is None:
             runs.append((partition, low, high))
         else:
             runs[at] = (partition, runs[at][1], high)
-    return replace(second, gone=tuple(runs))
+    return replace(second, places=tuple(runs))
 
 
-def _size(item: Item) -> int:
-    """About the memory that an item holds."""
-    return 200 + len(item.record.value or b"")
+def _refuse(item: Item, error: Exception) -> Item:
+    """An item without its tensor."""
+    refused = (*item.refused, *(Refusal.of(record, error) for record in item.parts))
+    return replace(item, tensor=None, parts=(), refused=refused)
+
+
+def _bytes(item: Item) -> int:
+    """About the memory that an item holds; a tensor in pieces is there twice."""
+    tensor = sum(200 + len(record.value or b"") for record in item.parts)
+    return tensor * (2 if len(item.parts) > 1 else 1) + _refused_bytes(item)
+
+
+def _refused_bytes(item: Item) -> int:
+    return sum(200 + len(refusal.record.value or b"") for refusal in item.refused)

@@ -9,52 +9,20 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol
 
-from stream_ocpdl.errors import DecodeError, OcpdlError, StateError
+from stream_ocpdl.errors import OcpdlError, StateError
 from stream_ocpdl.fingerprint import fingerprint
 from stream_ocpdl.ocpdl.state import State
-from stream_ocpdl.stream.codec import frame, unframe
-from stream_ocpdl.stream.messages import kind_of
+from stream_ocpdl.stream.messages import OWN, Manifest, unframe
 from stream_ocpdl.stream.pipeline import Plan, Progress
 
 log = logging.getLogger("stream_ocpdl.checkpoint")
 
 KEPT = 3
 """How many checkpoints a store keeps: the newest may be damaged, and one more may be half written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What a checkpoint is of."""
-
-    model: str
-    t: int
-    N: int
-    journal_offset: int
-    link: bytes
-    input: str
-    problem: str
-    fingerprint: str
-    size: int
-    sha256: str
-
-    def to_bytes(self, payload: bytes = b"", **more: Any) -> bytes:
-        """The manifest as a message; `more` is what a store wants to find with it."""
-        return frame({"kind": "checkpoint", **asdict(self), **more}, payload)
-
-    @classmethod
-    def from_bytes(cls, value: bytes | None) -> tuple[Self, dict[str, Any], memoryview]:
-        """The manifest, the whole header, and the payload."""
-        header, payload = unframe(value)
-        kind_of(header, "checkpoint")
-        try:
-            return cls(**{name: header[name] for name in cls.__slots__}), header, payload
-        except (KeyError, TypeError) as error:
-            raise DecodeError(f"the manifest of the checkpoint is incomplete: {error}") from error
 
 
 def manifest_of(plan: Plan, progress: Progress, journal_offset: int, identity: str) -> Manifest:
@@ -70,7 +38,7 @@ def manifest_of(plan: Plan, progress: Progress, journal_offset: int, identity: s
         journal_offset=journal_offset,
         link=progress.link,
         input=identity,
-        problem=plan.problem.digest(),
+        lineage=plan.lineage(),
         fingerprint=fingerprint(),
         size=size,
         sha256=sha.hexdigest(),
@@ -190,8 +158,7 @@ def _read_manifest(path: Path) -> tuple[Manifest, int]:
     """The manifest at the head of a file, and where the state begins."""
     with path.open("rb") as file:
         head = file.read(1 << 20)
-    manifest, _, payload = Manifest.from_bytes(head)
-    return manifest, len(head) - len(payload)
+    return Manifest.from_bytes(head), len(head) - len(unframe(head, OWN)[1])
 
 
 def _read_state(path: Path, offset: int) -> bytes:

@@ -1,22 +1,34 @@
 """For those at the other ends of the topics: write tensors, read codes and dictionaries."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal, Self, TypeVar
 
-from stream_ocpdl.errors import BrokerError, ConfigError
+import numpy as np
+
+from stream_ocpdl.errors import BrokerError, ConfigError, DataError, DecodeError
+from stream_ocpdl.ocpdl.arrays import Sparse
 from stream_ocpdl.ocpdl.batch import as_array
+from stream_ocpdl.stream.assembly import Assembler
 from stream_ocpdl.stream.kafka import (
     Connection,
-    Stored,
     Writer,
     follow,
+    offsets_at,
     partitions_of_topic,
     read_committed,
     watermarks,
 )
-from stream_ocpdl.stream.messages import Code, Snapshot, Tensor
+from stream_ocpdl.stream.messages import CHUNK, MAGIC, Chunk, Code, DeadLetter, Record, Snapshot, Tensor, split, unframe
+
+log = logging.getLogger("stream_ocpdl.client")
 
 T = TypeVar("T")
+
+LARGEST = 1 << 31
+"""Bytes of a message that a reader puts together from pieces."""
 
 
 class QueueFull(BrokerError):
@@ -26,11 +38,14 @@ class QueueFull(BrokerError):
 class TensorProducer:
     """Writes tensors to a topic, once and in the order of each key.
 
+    A tensor larger than a record is cut into pieces of `chunk_bytes`, one after the other in one partition.
+
     `when_full`: with "block", `send` waits up to `timeout` seconds for room in a queue of `queue_bytes`, then raises
-    QueueFull; with "raise" it does so at once. A tensor that could not be delivered raises at the next call.
+    QueueFull; with "raise" it does so at once, unless it is in the middle of the pieces of a tensor. A tensor that could
+    not be delivered raises at the next call.
 
         with TensorProducer("localhost:9092", "weather.tensors") as producer:
-            producer.send(array, key=b"sensor 7")
+            producer.send(array, key=b"sensor 7", axes=("latitude", "longitude"))
     """
 
     def __init__(
@@ -41,25 +56,33 @@ class TensorProducer:
         when_full: Literal["block", "raise"] = "block",
         timeout: float = 60.0,
         queue_bytes: int = 64_000_000,
+        chunk_bytes: int = CHUNK,
+        checksums: bool = False,
     ) -> None:
         if when_full not in ("block", "raise"):
             raise ConfigError(f"when_full must be 'block' or 'raise', not {when_full!r}")
+        if chunk_bytes < 1000:
+            raise ConfigError(f"chunk_bytes must be at least 1000, not {chunk_bytes}")
         self.topic = topic
-        self._wait = timeout if when_full == "block" else 0.0
-        self._writer = Writer(Connection(bootstrap_servers, patience=timeout), queue_bytes)
+        self._timeout, self._at_once = timeout, when_full == "raise"
+        self._chunk, self._checksums = chunk_bytes, checksums
+        self._connection = Connection(bootstrap_servers, patience=timeout)
+        self._writer = Writer(self._connection, queue_bytes)
+        self._partitions: Sequence[int] = ()
 
-    def send(self, array: Any, key: bytes | None = None) -> None:
-        """Queue one tensor; tensors of one key stay in order."""
-        value = Tensor(as_array(array, "array")).to_bytes()
-        if not self._writer.write(self.topic, value, key, -1, self._wait):
-            raise QueueFull(
-                f"the queue for {self.topic} is full: the broker does not take tensors as fast as they come"
-            )
+    def send(self, array: Any, key: bytes | None = None, axes: Sequence[str] | None = None) -> None:
+        """Queue one tensor, dense or sparse (`Sparse`, or what SciPy has); tensors of one key stay in order."""
+        tensor = Tensor(_array(array), None if axes is None else tuple(axes))
+        value = tensor.to_bytes(crc=self._checksums)
+        if len(value) <= self._chunk:
+            self._write(value, key, -1, 0.0 if self._at_once else self._timeout)
+        else:
+            self._write_pieces(value, key)
 
-    def send_many(self, arrays: Iterable[Any], key: bytes | None = None) -> None:
+    def send_many(self, arrays: Iterable[Any], key: bytes | None = None, axes: Sequence[str] | None = None) -> None:
         """Queue tensors one after the other."""
         for array in arrays:
-            self.send(array, key)
+            self.send(array, key, axes)
 
     def flush(self) -> None:
         """Wait until everything queued is at the broker."""
@@ -72,6 +95,46 @@ class TensorProducer:
         if kind is None:
             self.flush()
 
+    def _write_pieces(self, value: bytes, key: bytes | None) -> None:
+        name = uuid.uuid4()
+        partition = -1 if key is not None else self._any_partition(name.int)
+        for chunk in split(value, name.hex, self._chunk):
+            wait = 0.0 if self._at_once and chunk.index == 0 else self._timeout
+            self._write(chunk.to_bytes(crc=self._checksums), key, partition, wait)
+
+    def _any_partition(self, number: int) -> int:
+        """All pieces must go to one partition; without a key nobody else would see to it."""
+        self._partitions = self._partitions or partitions_of_topic(self._connection, self.topic)
+        return self._partitions[number % len(self._partitions)]
+
+    def _write(self, value: bytes, key: bytes | None, partition: int, wait: float) -> None:
+        if not self._writer.write(self.topic, value, key, partition, wait):
+            raise QueueFull(
+                f"the queue for {self.topic} is full: the broker does not take tensors as fast as they come"
+            )
+
+
+def _array(value: Any) -> Any:
+    """The array, or the entries of something sparse: ours, or SciPy's, which is known by its `tocoo`."""
+    if isinstance(value, Sparse):
+        return _ascending(value.shape, np.asarray(value.indices), as_array(value.values, "array"))
+    if hasattr(value, "tocoo"):
+        coo = value.tocoo()
+        coordinates = coo.coords if hasattr(coo, "coords") else (coo.row, coo.col)
+        return _ascending(coo.shape, np.ravel_multi_index(coordinates, coo.shape), as_array(coo.data, "array"))
+    return as_array(value, "array")
+
+
+def _ascending(shape: tuple[int, ...], indices: Any, values: Any) -> Sparse:
+    """Entries in order; those of one place are added up, as SciPy means them."""
+    if indices.shape != values.shape or indices.ndim != 1 or indices.dtype.kind not in "iu":
+        raise DataError(f"array has indices of shape {indices.shape} and values of shape {values.shape}")
+    places, first = np.unique(indices, return_inverse=True)
+    if len(places) == len(indices):
+        order = np.argsort(indices)
+        return Sparse(shape, indices[order].astype(np.int64), values[order])
+    return Sparse(shape, places.astype(np.int64), np.bincount(first, values).astype(values.dtype))
+
 
 def read_codes(bootstrap_servers: str, topic: str, **options: Any) -> Iterator[Code]:
     """The committed codes of a topic; the options are those of `read`."""
@@ -83,26 +146,66 @@ def read_snapshots(bootstrap_servers: str, topic: str, **options: Any) -> Iterat
     return read(bootstrap_servers, topic, Snapshot.from_bytes, **options)
 
 
+def read_dead_letters(bootstrap_servers: str, topic: str, **options: Any) -> Iterator[DeadLetter]:
+    """The committed dead letters of a topic; the options are those of `read`."""
+    return read(bootstrap_servers, topic, DeadLetter.from_bytes, **options)
+
+
 def read(
     bootstrap_servers: str,
     topic: str,
     decode: Callable[[bytes | None], T],
     *,
     starts: Mapping[int, int] | None = None,
+    since: datetime | None = None,
     until: Callable[[], bool] | None = None,
 ) -> Iterator[T]:
-    """Committed messages, decoded: partition by partition to the present end, or, with `until`, as they come.
+    """Committed messages, decoded and put together if they came in pieces.
 
-    `starts` are offsets by partition; without them reading begins at the earliest. `until` is asked when nothing came
-    for a tenth of a second, and ends the reading by saying true.
+    Where it begins: at the earliest, at `starts` (offsets by partition), or at the first record written `since` a time.
+    Where it ends: partition by partition at the present end; or, with `until`, messages of all partitions as they come,
+    until it says true. It is asked when nothing came for a tenth of a second.
     """
     connection = Connection(bootstrap_servers)
-    ranges = watermarks(connection, topic, partitions_of_topic(connection, topic))
-    begin = {p: low for p, (low, _) in ranges.items()} if starts is None else dict(starts)
-    for found in _to_the_end(connection, topic, begin) if until is None else follow(connection, topic, begin, until):
-        yield decode(found.value)
+    if starts is not None:
+        begin = dict(starts)
+    elif since is not None:
+        begin = offsets_at(connection, topic, int(since.timestamp() * 1000))
+    else:
+        ranges = watermarks(connection, topic, partitions_of_topic(connection, topic))
+        begin = {p: low for p, (low, _) in ranges.items()}
+    found = _to_the_end(connection, topic, begin) if until is None else follow(connection, topic, begin, until)
+    return (decode(value) for value in _whole(found))
 
 
-def _to_the_end(connection: Connection, topic: str, starts: Mapping[int, int]) -> Iterator[Stored]:
+def _to_the_end(connection: Connection, topic: str, starts: Mapping[int, int]) -> Iterator[Record]:
     for partition, start in starts.items():
         yield from read_committed(connection, topic, partition, start)
+
+
+def _whole(records: Iterable[Record]) -> Iterator[bytes | None]:
+    """The values of records, those in pieces put together; pieces that do not make a whole are passed over."""
+    assemblers: dict[int, Assembler] = {}
+    for record in records:
+        chunk = _chunk(record.value)
+        if chunk is None:
+            yield record.value
+            continue
+        assembler = assemblers.setdefault(record.position.partition, Assembler(LARGEST))
+        stale, put = assembler.pass_by(record.position.offset), assembler.put(record, chunk)
+        for refusal in (*stale, *put.refused):
+            log.warning("%s at %s", refusal.reason, refusal.record.position)
+        assembler.resume(record.position.offset + 1)
+        if put.whole is not None:
+            yield put.whole
+
+
+def _chunk(value: bytes | None) -> Chunk | None:
+    """The piece that a record is, if it is one."""
+    if value is None or not value.startswith(MAGIC) or b"chunk" not in value[:64]:
+        return None
+    try:
+        header, payload = unframe(value)
+        return Chunk.read(header, payload) if header.get("kind") == "chunk" else None
+    except DecodeError:
+        return None

@@ -36,26 +36,27 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from stream_ocpdl.errors import BrokerError, Fenced, InputLost, OcpdlError
-from stream_ocpdl.stream.messages import Position, Record
+from stream_ocpdl.stream.messages import Headers, Position, Record
 from stream_ocpdl.stream.ports import CrashPoint, no_crash
 
 log = logging.getLogger("stream_ocpdl.kafka")
 
-Row = tuple[str, int, bytes | None, bytes | None]
-"""(topic, partition or −1, key, value) of a record to be written."""
+
+class Row(NamedTuple):
+    """A record to be written."""
+
+    topic: str
+    partition: int
+    """−1: by the key."""
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    timestamp: int = 0
+    """Milliseconds since 1970; 0 for now."""
 
 
 FENCED = (KafkaError._FENCED, KafkaError._FATAL, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
 """What a producer is told when its id has been taken over, or its transaction timed out, which looks the same."""
-
-
-class Stored(NamedTuple):
-    """A record that was read."""
-
-    partition: int
-    offset: int
-    key: bytes | None
-    value: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,19 @@ def _watermarks(consumer: Consumer, topic: str, partition: int, patience: float)
     return answer
 
 
-def read_committed(connection: Connection, topic: str, partition: int, start: int = 0) -> Iterator[Stored]:
+def offsets_at(connection: Connection, topic: str, timestamp: int) -> dict[int, int]:
+    """For each partition the offset of the first record written at a time (milliseconds since 1970) or after."""
+    with closing(connection.consumer()) as consumer:
+        wanted = [TopicPartition(topic, p, timestamp) for p in partitions_of(consumer, topic, connection.patience)]
+        try:
+            found = consumer.offsets_for_times(wanted, timeout=connection.patience)
+        except KafkaException as error:
+            raise BrokerError(f"{topic} does not answer: {error.args[0].str()}") from error
+        ends = {p.partition: _watermarks(consumer, topic, p.partition, connection.patience)[1] for p in found}
+        return {p.partition: p.offset if p.offset >= 0 else ends[p.partition] for p in found}
+
+
+def read_committed(connection: Connection, topic: str, partition: int, start: int = 0) -> Iterator[Record]:
     """The committed records from an offset to the present end."""
     low, end = watermarks(connection, topic, [partition])[partition]
     reached, deadline = max(start, low), time.monotonic() + connection.patience
@@ -188,12 +201,12 @@ def read_committed(connection: Connection, topic: str, partition: int, start: in
         consumer.assign([TopicPartition(topic, partition, reached)])
         while reached < end:
             for message in consumer.consume(500, 0.05):
-                error, found = message.error(), stored(message)
+                error = message.error()
                 if error is not None:
                     _raise_on_read(error, topic, partition)
-                elif found.offset < end:
+                elif cast(int, message.offset()) < end:
                     deadline = time.monotonic() + connection.patience
-                    yield found
+                    yield record_of(message)
             reached = max(reached, consumer.position([TopicPartition(topic, partition)])[0].offset)
             if time.monotonic() > deadline:
                 raise BrokerError(
@@ -202,7 +215,7 @@ def read_committed(connection: Connection, topic: str, partition: int, start: in
                 )
 
 
-def follow(connection: Connection, topic: str, starts: Mapping[int, int], idle: Callable[[], bool]) -> Iterator[Stored]:
+def follow(connection: Connection, topic: str, starts: Mapping[int, int], idle: Callable[[], bool]) -> Iterator[Record]:
     """Committed records from these offsets on, also those that are still to come, until `idle` says to end.
 
     It is asked whenever nothing came for a tenth of a second.
@@ -213,18 +226,27 @@ def follow(connection: Connection, topic: str, starts: Mapping[int, int], idle: 
         while True:
             messages = consumer.consume(500, 0.1)
             for message in messages:
-                error, found = message.error(), stored(message)
+                error = message.error()
                 if error is None:
-                    yield found
+                    yield record_of(message)
                 else:
-                    _raise_on_read(error, topic, found.partition)
+                    _raise_on_read(error, topic, cast(int, message.partition()))
             if not messages and idle():
                 return
 
 
-def stored(message: Message) -> Stored:
+def record_of(message: Message) -> Record:
     """What we want of a message of the client."""
-    return Stored(cast(int, message.partition()), cast(int, message.offset()), message.key(), message.value())
+    position = Position(cast(int, message.partition()), cast(int, message.offset()))
+    return Record(position, message.key(), message.value(), _headers(message), message.timestamp()[1])
+
+
+def _headers(message: Message) -> Headers:
+    """The headers of a message; its sender may have made them of anything."""
+    try:
+        return tuple(cast(Headers, message.headers() or ()))
+    except (UnicodeError, SystemError, KafkaException):
+        return ()
 
 
 def _raise_on_read(error: KafkaError, topic: str, partition: int) -> None:
@@ -278,11 +300,11 @@ class KafkaSource:
         self._pause_all_but(hungry)
         records = []
         for message in self._consumer.consume(limit, timeout):
-            error, found = message.error(), stored(message)
+            error = message.error()
             if error is not None:
-                _raise_on_read(error, self._topic, found.partition)
-                continue
-            records.append(Record(Position(found.partition, found.offset), found.key, found.value))
+                _raise_on_read(error, self._topic, cast(int, message.partition()))
+            else:
+                records.append(record_of(message))
         return records
 
     def positions(self, offsets: Mapping[int, int]) -> tuple[list[TopicPartition], Any]:
@@ -389,7 +411,7 @@ class Transactions:
         consumed: tuple[list[TopicPartition], Any] | None = None,
         at: CrashPoint = no_crash,
     ) -> list[int]:
-        """One transaction of (topic, partition, key, value) and consumed offsets; the offsets the records were given.
+        """One transaction of records and consumed offsets; the offsets that the records were given.
 
         Written again from the start, with the same bytes, for as long as it is aborted and there is patience.
         """
@@ -423,15 +445,15 @@ class Transactions:
 
         def report(index: int, error: KafkaError | None, message: Message) -> None:
             if error is None:
-                delivered[index] = stored(message).offset
+                delivered[index] = cast(int, message.offset())
             else:
                 log.warning("%s: a record was not delivered: %s", self.id, error.str())
 
         at("before-produce")
         self._insist(self._producer.begin_transaction, deadline)
         count = 0
-        for count, (topic, partition, key, value) in enumerate(records(), 1):
-            self._produce(topic, partition, key, value, partial(report, count - 1), deadline)
+        for count, row in enumerate(records(), 1):
+            self._produce(row, partial(report, count - 1), deadline)
         at("after-produce")
         if consumed is not None:
             offsets, group = consumed
@@ -443,10 +465,11 @@ class Transactions:
             self._producer.poll(0.01)
         return [delivered[index] for index in range(count)]
 
-    def _produce(self, topic: str, partition: int, key: Any, value: Any, report: Any, deadline: float) -> None:
+    def _produce(self, row: Row, report: Any, deadline: float) -> None:
+        topic, partition, key, value, headers, timestamp = row
         while True:
             try:
-                self._producer.produce(topic, value, key, partition, on_delivery=report)
+                self._producer.produce(topic, value, key, partition, report, None, timestamp, list(headers))
                 self._producer.poll(0)
             except BufferError:
                 self._producer.poll(0.1)

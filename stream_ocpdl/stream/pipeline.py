@@ -6,25 +6,44 @@ A `Progress` is all that decides what comes next: the state, the last link of th
 Live steps and replayed ones go through the same `learn`.
 """
 
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 
-import numpy as np
-
-from stream_ocpdl.errors import DataError, LineageError
+from stream_ocpdl.errors import ConfigError, DataError, DecodeError, LineageError
 from stream_ocpdl.fingerprint import fingerprint
-from stream_ocpdl.ocpdl.batch import read_batch
+from stream_ocpdl.ocpdl.batch import Batch, gather
+from stream_ocpdl.ocpdl.diagnostics import assumption_card
 from stream_ocpdl.ocpdl.learner import Step, advance
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.batching import Batcher, Batching, Cut, Item
-from stream_ocpdl.stream.journal import GENESIS, JournalRecord, link, runs
-from stream_ocpdl.stream.messages import Code, DeadLetter, Output, Record, Run, Snapshot, Tensor
+from stream_ocpdl.stream.formats import Format
+from stream_ocpdl.stream.intake import KEY, Intake
+from stream_ocpdl.stream.messages import (
+    GENESIS,
+    Code,
+    DeadLetter,
+    Headers,
+    JournalRecord,
+    Output,
+    Position,
+    Record,
+    Refused,
+    Run,
+    Snapshot,
+    Version,
+    checksum,
+    link,
+    runs,
+)
 
-REASON = 200
-"""Characters of the reason for a refusal: it goes into the journal, whose records have to stay small."""
+CARRIED = ("traceparent", "tracestate")
+"""The headers of a tensor that go with its code."""
+
+NAME, TEXT = 64, 256
+"""Characters of the name of an axis or a model, and of a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +57,25 @@ class Plan:
     """Steps between two snapshots."""
     digest_every: int = 100
     """Steps between two records of the journal that carry the digest of the state."""
+    topic: str = "input"
+    """The name of the input, for dead letters."""
+    format: Format = Format()  # noqa: RUF009
+    axes: tuple[str, ...] | None = None
+    """Names of the modes; without them the first tensor that has names gives them."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.model) <= NAME:
+            raise ConfigError(f"model must be a name of 1 to {NAME} characters, not {self.model!r}")
+        if self.axes is not None and not self._named_right(self.axes):
+            raise ConfigError(f"axes must be {self.problem.modes} different names, not {list(self.axes)}")
+
+    def _named_right(self, axes: tuple[str, ...]) -> bool:
+        named = all(isinstance(name, str) and 1 <= len(name) <= NAME for name in axes)
+        return named and len(axes) == len(set(axes)) == self.problem.modes
+
+    def lineage(self) -> str:
+        """The digest of all that decides bits, beside the input and the order of its rows."""
+        return sha256(f"{self.problem.digest()} {self.format}".encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,10 +83,14 @@ class Progress:
     """How far a model has come. `link` is empty before the genesis."""
 
     state: State
-    link: bytes
+    link: str
     resume: dict[int, int]
+    """Where reading goes on."""
+    reached: dict[int, int]
+    """Below these offsets all is done, but for messages that are not whole yet."""
     cursor: int = 0
     ahead: tuple[Run, ...] = ()
+    axes: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,31 +104,36 @@ class Outcome:
 class Pipeline:
     """A model in motion."""
 
-    def __init__(self, plan: Plan, progress: Progress, workers: Workers = SERIAL) -> None:
+    def __init__(self, plan: Plan, progress: Progress, identity: str, workers: Workers = SERIAL) -> None:
         self.plan = plan
         self.progress = progress
+        self._identity = identity
         self._workers = workers
+        self._intake = Intake(plan.format, plan.problem.shape, progress.resume)
         self._batcher = Batcher(plan.batching, list(progress.resume), progress.cursor)
         self._expected = dict(progress.resume)
-        self._refused_before = progress.ahead
-        """What an earlier life refused ahead of its turn; it comes by again."""
+        self._before = progress
+        """Where an earlier life ended. What it had done with, or refused ahead of its turn, comes by again."""
 
     @property
     def hungry(self) -> set[int]:
         """The partitions of which more is wanted."""
         return self._batcher.hungry
 
-    def genesis(self, identity: str) -> Output:
-        """The first record of the journal, with the identity of the input; to be written before any step."""
+    def genesis(self) -> Output:
+        """The first record of the journal; to be written before any step."""
+        now = self.progress
         record = JournalRecord(
             "genesis",
             GENESIS,
-            resume=self.progress.resume,
-            cursor=self.progress.cursor,
-            input=identity,
-            problem=self.plan.problem.digest(),
+            resume=now.resume,
+            reached=now.reached,
+            cursor=now.cursor,
+            axes=now.axes,
+            input=self._identity,
+            lineage=self.plan.lineage(),
             fingerprint=fingerprint(),
-            state=self.progress.state.digest(),
+            state=now.state.digest(),
         )
         return self._journal(record)
 
@@ -97,35 +144,57 @@ class Pipeline:
             if offset < self._expected[partition]:
                 raise LineageError(f"partition {partition} delivered offset {offset} again: a fault of the client")
             self._expected[partition] = offset + 1
-            if any(p == partition and first <= offset <= last for p, first, last in self._refused_before):
-                self._batcher.add(Item(replace(record, value=None), None, None, now, ((partition, offset, offset),)))
-            else:
-                self._batcher.add(decode(self.plan.problem, record, now))
+            item = self._intake.read(record, now)
+            if offset < self._before.reached[partition]:
+                continue  # done with; it was read for the sake of messages that are not whole yet
+            if any(p == partition and first <= offset <= last for p, first, last in self._before.ahead):
+                item = Item(record.position, now)
+            self._batcher.add(item)
 
     def step(self, now: float) -> Outcome | None:
         """Learn the next minibatch, if one is complete at this time."""
-        cut = self._batcher.cut(now)
-        if cut is None:
+        ready = self._gather(now)
+        if ready is None:
             return None
-        before = self.progress
-        step: Step | None = None
-        state = before.state
-        if cut.rows:
-            state, step = learn(self.plan.problem, state, [item.array for item in cut.rows], self._workers)
-        resume = before.resume | cut.reached
-        ahead = (*cut.ahead, *self._still_to_come_by())
-        self.progress = replace(before, state=state, resume=resume, cursor=cut.cursor, ahead=ahead)
+        cut, batch, axes = ready
+        before, step, state = self.progress, None, self.progress.state
+        if batch is not None:
+            state, step = advance(self.plan.problem, state, batch, self._workers)
+        reached = before.reached | cut.reached
+        self.progress = replace(
+            before,
+            state=state,
+            resume=self._intake.resume(reached),
+            reached=reached,
+            cursor=cut.cursor,
+            ahead=(*cut.ahead, *self._still_to_come_by()),
+            axes=axes,
+        )
         outputs = [*self._results(cut, step), self._journal(self._record(cut, step))]
         return Outcome(tuple(outputs), step)
 
+    def _gather(self, now: float) -> tuple[Cut, Batch | None, tuple[str, ...] | None] | None:
+        """The next minibatch, copied together and checked on the way; whoever fails the check loses the row."""
+        while (rows := self._batcher.complete(now)) is not None:
+            axes, wrong = _named(self.progress.axes, rows)
+            batch: Batch | None = None
+            if rows:
+                arrays = [item.tensor.array for item in rows if item.tensor is not None]
+                batch, refused = gather(self.plan.problem, arrays, self._workers)
+                wrong = {rows[j].position: DataError(reason) for j, reason in refused.items()} | wrong
+            if not wrong:
+                return self._batcher.take(rows), batch, axes
+            self._batcher.refuse(wrong)
+        return None
+
     def _still_to_come_by(self) -> Iterable[Run]:
-        """What an earlier life refused and this one has not read again yet."""
-        for partition, first, last in self._refused_before:
+        """What an earlier life refused ahead of its turn, and this one has not read again yet."""
+        for partition, first, last in self._before.ahead:
             if self._expected[partition] <= last:
                 yield partition, max(first, self._expected[partition]), last
 
     def _record(self, cut: Cut, step: Step | None) -> JournalRecord:
-        positions = [item.record.position for item in cut.rows]
+        used = [record for item in cut.rows for record in item.parts]
         now = self.progress
         return JournalRecord(
             event="step" if step else "refusal",
@@ -133,28 +202,26 @@ class Pipeline:
             t=now.state.t,
             N=now.state.N,
             weight=step.weight if step else 0.0,
-            used=runs(positions, cut.gaps),
-            refused=tuple((*item.record.position, item.refusal or "") for item in cut.refused),
+            used=runs(record.position for record in used),
+            refused=tuple(Refused(*r.record.position, r.error, r.reason) for r in cut.refused),
             resume=now.resume,
+            reached=now.reached,
             ahead=now.ahead,
             cursor=now.cursor,
-            checksum=checksum(item.record for item in cut.rows),
+            checksum=checksum(*(record.value or b"" for record in used)),
+            axes=now.axes,
             state=now.state.digest() if now.state.t % self.plan.digest_every == 0 else None,
         )
 
     def _results(self, cut: Cut, step: Step | None) -> Iterable[Output]:
         """Codes, dead letters, and a snapshot if one is due."""
-        for item in cut.refused:
-            letter = DeadLetter(item.record, item.refusal or "")
-            yield Output("dead-letters", item.record.key or b"", letter.to_bytes())
+        for refusal in cut.refused:
+            yield dead_letter(self.plan, refusal.record, refusal.error, refusal.reason)
         if step is None:
             return
-        for item, h, loss in zip(cut.rows, step.codes, step.coding.losses, strict=True):
-            code = Code(self.plan.model, item.record.position, step.t, float(loss), h)
-            yield Output("codes", item.record.key or b"", code.to_bytes())
+        yield from codes(self.plan, step, [item.parts[-1] for item in cut.rows])
         if step.t % self.plan.snapshot_every == 0:
-            snapshot = Snapshot(self.plan.model, step.t, self.progress.state.loadings)
-            yield Output("snapshots", self.plan.model.encode(), snapshot.to_bytes())
+            yield snapshot(self.plan, self.progress, step, self._identity)
 
     def _journal(self, record: JournalRecord) -> Output:
         value = record.to_bytes()
@@ -162,50 +229,96 @@ class Pipeline:
         return Output("journal", self.plan.model.encode(), value)
 
 
+def _named(
+    axes: tuple[str, ...] | None, rows: Sequence[Item]
+) -> tuple[tuple[str, ...] | None, dict[Position, DataError]]:
+    """The names of the modes, told by the first tensor that has any; and the rows that have others."""
+    wrong: dict[Position, DataError] = {}
+    for item in rows:
+        told = item.tensor.axes if item.tensor is not None else None
+        axes = axes or told
+        if told is not None and told != axes:
+            wrong[item.position] = DataError(f"axes is {list(told)}, those of the model are {list(axes or ())}")
+    return axes, wrong
+
+
+# ── what is written ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def codes(plan: Plan, step: Step, rows: Iterable[Record]) -> Iterable[Output]:
+    """The codes of a step; each row is given by its record, or the one of its last piece."""
+    dictionary = Version(plan.model, step.t - 1)
+    for record, h, loss in zip(rows, step.codes, step.coding.losses, strict=True):
+        code = Code(dictionary, step.t, record.position, float(loss), h)
+        carried = tuple(header for header in record.headers if header[0] in CARRIED and len(header[1] or b"") <= TEXT)
+        headers = (*_event(plan, "code", _place(record)), *carried)
+        yield Output("codes", record.key or b"", code.to_bytes(), headers, max(record.timestamp, 0))
+
+
+def snapshot(plan: Plan, progress: Progress, step: Step, identity: str) -> Output:
+    """The dictionary after a step."""
+    state, version = progress.state, Version(plan.model, step.t)
+    found = Snapshot(
+        version=version,
+        tensors=state.N,
+        loadings=state.loadings,
+        axes=progress.axes,
+        weight=step.weight,
+        schedule=str(plan.problem.weights)[:TEXT],
+        card=assumption_card(plan.problem, state),
+        atoms=tuple(range(plan.problem.rank)),
+        input=identity,
+        positions=progress.resume,
+    )
+    return Output("snapshots", b"%d" % version.shard, found.to_bytes(), _event(plan, "snapshot", str(version)))
+
+
+def dead_letter(plan: Plan, record: Record, error: str, reason: str) -> Output:
+    """A record that was refused."""
+    letter = DeadLetter(plan.topic, record, error, reason)
+    key = record.key if record.key and len(record.key) <= KEY else b""
+    return Output("dead-letters", key, letter.to_bytes(), _event(plan, "dead-letter", _place(record)))
+
+
+def _place(record: Record) -> str:
+    return f"{record.position.partition}:{record.position.offset}"
+
+
+def _event(plan: Plan, kind: str, name: str) -> Headers:
+    """Headers as CloudEvents has them in its binary mode."""
+    return (
+        ("ce_specversion", b"1.0"),
+        ("ce_type", f"stream_ocpdl.{kind}".encode()),
+        ("ce_source", f"/stream_ocpdl/{plan.model}".encode()),
+        ("ce_id", name.encode()),
+        ("content-type", b"application/vnd.stream-ocpdl.v1"),
+    )
+
+
+# ── once more ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
 def beginning(plan: Plan, resume: dict[int, int]) -> Progress:
     """The progress of a model that has seen nothing, and begins to read here."""
-    return Progress(State.initial(plan.problem), b"", resume, min(resume, default=0))
-
-
-def decode(problem: Problem, record: Record, now: float) -> Item:
-    """A record's tensor, or why it cannot be learned."""
-    try:
-        array = Tensor.from_bytes(record.value).array
-        return Item(record, read_batch(problem, array[None]).X[0], None, now)
-    except DataError as error:
-        return Item(record, None, " ".join(str(error).split())[:REASON], now)
-
-
-def learn(problem: Problem, state: State, arrays: Sequence[object], workers: Workers = SERIAL) -> tuple[State, Step]:
-    """One step on these tensors, in this order."""
-    return advance(problem, state, np.stack(arrays), workers)  # type: ignore[arg-type]
-
-
-def checksum(records: Iterable[Record]) -> int:
-    """CRC-32 over the values of records, in order."""
-    total = 0
-    for record in records:
-        total = zlib.crc32(record.value or b"", total)
-    return total
+    return Progress(State.initial(plan.problem), "", resume, resume, min(resume, default=0), axes=plan.axes)
 
 
 def replay(
-    problem: Problem, progress: Progress, value: bytes, rows: Sequence[Record], workers: Workers = SERIAL
+    plan: Plan, progress: Progress, value: bytes, used: Sequence[Record], workers: Workers = SERIAL
 ) -> tuple[Progress, Step | None]:
     """The progress after a record of the journal, from the input that it names. The record decides, and is checked."""
-    record = JournalRecord.from_bytes(value)
-    if record.event not in ("genesis", "step", "refusal"):
-        raise LineageError(f"the journal has a record of event {record.event!r}, which this release does not know")
+    record = read_journal(value)
     if record.previous != (progress.link or GENESIS):
         raise LineageError(f"the journal record of step {record.t} does not follow the one before it")
     if record.event == "genesis":
-        check_lineage(problem, record.problem, record.fingerprint)
+        check_lineage(plan, record.lineage, record.fingerprint)
     state, step = progress.state, None
     if record.event == "step":
-        if checksum(rows) != record.checksum:
+        if checksum(*(row.value or b"" for row in used)) != record.checksum:
             raise LineageError(f"the input of step {record.t} is not what it was when it was learned")
-        arrays = [Tensor.from_bytes(row.value).array.astype(problem.dtype) for row in rows]
-        state, step = learn(problem, state, arrays, workers)
+        rows = Intake(plan.format, plan.problem.shape, ()).rows(used)
+        batch, _ = gather(plan.problem, [tensor.array for _, tensor in rows], workers)
+        state, step = advance(plan.problem, state, batch, workers)
         if (step.t, step.N, step.weight) != (record.t, record.N, record.weight):
             raise LineageError(f"the journal has step {record.t}, {record.N} tensors; the replay {step.t}, {step.N}")
     if record.state is not None and record.state != state.digest():
@@ -213,16 +326,24 @@ def replay(
     return after(record, value, state), step
 
 
+def read_journal(value: bytes) -> JournalRecord:
+    """A record of the journal; one that cannot be read is of another history, or of a later release."""
+    try:
+        return JournalRecord.from_bytes(value)
+    except DecodeError as error:
+        raise LineageError(f"the journal has a record that this release cannot read: {error}") from error
+
+
 def after(record: JournalRecord, value: bytes, state: State) -> Progress:
     """The progress after a record whose step led to this state."""
-    return Progress(state, link(value), dict(record.resume), record.cursor, record.ahead)
+    return Progress(state, link(value), record.resume, record.reached, record.cursor, record.ahead, record.axes)
 
 
-def check_lineage(problem: Problem, digest: str | None, made_under: str | None) -> None:
+def check_lineage(plan: Plan, lineage: str | None, made_under: str | None) -> None:
     """Raise unless a journal or a checkpoint was made for this problem, and under conditions that give its bits."""
-    if digest != problem.digest():
+    if lineage != plan.lineage():
         raise LineageError(
-            "the model was begun with another problem (shape, rank, penalties, weights, seed …);"
+            "the model was begun with another problem (shape, rank, penalties, weights, seed …) or input format;"
             " restore those settings, or give the model another name"
         )
     if made_under != fingerprint():

@@ -8,18 +8,17 @@
 The journal is the truth: offsets committed elsewhere serve monitors and fencing, and are not asked.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
-from stream_ocpdl.errors import DecodeError, InputLost, LineageError, StateError
+from stream_ocpdl.errors import InputLost, LineageError, StateError
 from stream_ocpdl.ocpdl.learner import Step
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.batching import PLENTY
 from stream_ocpdl.stream.checkpoint import Candidate, CheckpointStore, state_of
-from stream_ocpdl.stream.journal import JournalRecord, link
-from stream_ocpdl.stream.messages import Record, Run
-from stream_ocpdl.stream.pipeline import Plan, Progress, after, beginning, check_lineage, replay
+from stream_ocpdl.stream.messages import Position, Record, Run, link
+from stream_ocpdl.stream.pipeline import Plan, Progress, after, beginning, check_lineage, read_journal, replay
 from stream_ocpdl.stream.ports import Journal, Source
 
 Report = Callable[[str], None]
@@ -82,11 +81,11 @@ def _accept(plan: Plan, candidate: Candidate, source: Source, journal: Journal, 
     if link(standing[1]) != manifest.link:
         report(f"refused the checkpoint of step {manifest.t}: the journal has another history")
         return None
-    check_lineage(plan.problem, manifest.problem, manifest.fingerprint)
+    check_lineage(plan, manifest.lineage, manifest.fingerprint)
     _check_input(manifest.input, source)
     try:
-        return after(JournalRecord.from_bytes(standing[1]), standing[1], state_of(manifest, candidate.load()))
-    except (StateError, DecodeError) as error:
+        return after(read_journal(standing[1]), standing[1], state_of(manifest, candidate.load()))
+    except StateError as error:
         report(f"refused the checkpoint of step {manifest.t}: {error}")
         return None
 
@@ -110,60 +109,53 @@ def _replay(
 ) -> Recovered:
     inputs, begun, replayed = Inputs(source), False, 0
     for position, value in journal.read(offset + 1):
-        record = JournalRecord.from_bytes(value)
+        record = read_journal(value)
         if record.event == "genesis":
             _check_input(record.input, source)
         if not begun:
             source.start(record.resume if record.event == "genesis" else progress.resume)
             begun = True
-        rows = [row for run in record.used for row in inputs.take(run)]
-        progress, step = replay(plan.problem, progress, value, rows, workers)
+        used = [row for run in record.used for row in inputs.take(run)]
+        progress, step = replay(plan, progress, value, used, workers)
         inputs.drop(progress.resume)
         offset = position
         replayed += step is not None
-        on_record(progress, rows, step)
+        on_record(progress, used, step)
     return Recovered(progress, offset, replayed)
 
 
 class Inputs:
-    """The input once more, by position."""
+    """The input once more, by position; what was fetched is kept until it is dropped."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._fetched: dict[int, deque[Record]] = {partition: deque() for partition in source.partitions}
+        self._fetched: dict[int, dict[int, Record]] = {partition: {} for partition in source.partitions}
+        self._reached = dict.fromkeys(source.partitions, -1)
         self._bytes = dict.fromkeys(source.partitions, 0)
 
     def take(self, run: Run) -> Iterator[Record]:
         """The records of a run, in order."""
         partition, first, last = run
-        reached = first - 1
-        while reached < last:
-            queue = self._fetched[partition]
-            for _ in range(PATIENCE):
-                if queue:
-                    break
-                hungry = {p for p, waiting in self._fetched.items() if not waiting or self._bytes[p] < PLENTY}
-                for record in self._source.poll(POLLED, 0.1, hungry):
-                    self._fetched[record.position.partition].append(record)
-                    self._bytes[record.position.partition] += len(record.value or b"")
-            if not queue:
-                raise InputLost(
-                    f"partition {partition} has no record at offset {last}, which a step used: it was cut short"
-                )
-            record = self._pop(partition)
-            reached = record.position.offset
-            if reached > last:
-                raise LineageError(f"partition {partition} no longer has offset {last}, which a step used")
-            if reached >= first:
-                yield record
+        for offset in range(first, last + 1):
+            self._fetch(Position(partition, offset))
+            if offset not in self._fetched[partition]:
+                raise LineageError(f"partition {partition} no longer has offset {offset}, which a step used")
+            yield self._fetched[partition][offset]
 
     def drop(self, resume: dict[int, int]) -> None:
-        """Forget what lies behind: refused records that no run names."""
-        for partition, queue in self._fetched.items():
-            while queue and queue[0].position.offset < resume.get(partition, 0):
-                self._pop(partition)
+        """Forget what lies behind."""
+        for partition, records in self._fetched.items():
+            for offset in list(takewhile(resume.get(partition, 0).__gt__, records)):
+                self._bytes[partition] -= len(records.pop(offset).value or b"")
 
-    def _pop(self, partition: int) -> Record:
-        record = self._fetched[partition].popleft()
-        self._bytes[partition] -= len(record.value or b"")
-        return record
+    def _fetch(self, wanted: Position) -> None:
+        partition, offset = wanted
+        for _ in range(PATIENCE):
+            if self._reached[partition] >= offset:
+                return
+            hungry = {p for p, size in self._bytes.items() if size < PLENTY or p == partition}
+            for record in self._source.poll(POLLED, 0.1, hungry):
+                self._fetched[record.position.partition][record.position.offset] = record
+                self._reached[record.position.partition] = record.position.offset
+                self._bytes[record.position.partition] += len(record.value or b"")
+        raise InputLost(f"partition {partition} has no record at offset {offset}, which a step used: it was cut short")

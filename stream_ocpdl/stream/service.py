@@ -84,10 +84,10 @@ class Service:
         found: Recovered = recover(
             self.plan, ports.source, ports.journal, ports.store, ports.report, self._between_replays, self.workers
         )
-        pipeline = Pipeline(self.plan, found.progress, self.workers)
+        pipeline = Pipeline(self.plan, found.progress, ports.source.identity, self.workers)
         offset = found.journal_offset
         if offset < 0:
-            offset = ports.outbox.commit([pipeline.genesis(ports.source.identity)], pipeline.progress.resume)
+            offset = ports.outbox.commit([pipeline.genesis()], pipeline.progress.resume)
         ports.source.start(pipeline.progress.resume)
         ports.report(f"ready at step {pipeline.progress.state.t}, {found.replayed} steps replayed")
         return pipeline, offset, pipeline.progress.state.t - found.replayed

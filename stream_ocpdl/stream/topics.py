@@ -1,20 +1,22 @@
 """The topics of a model: its journal, its way out, its checkpoints. What a broker is, `kafka` knows."""
 
+import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 
 from stream_ocpdl.errors import LineageError, OcpdlError, StateError
-from stream_ocpdl.stream.checkpoint import KEPT, Candidate, Manifest
+from stream_ocpdl.stream.checkpoint import KEPT, Candidate
 from stream_ocpdl.stream.kafka import Connection, KafkaSource, Row, Transactions, read_committed, watermarks
-from stream_ocpdl.stream.messages import Output
+from stream_ocpdl.stream.messages import CHUNK, Chunk, Manifest, Output, Payload, Place, split
 from stream_ocpdl.stream.ports import CrashPoint, no_crash
 
 log = logging.getLogger("stream_ocpdl.topics")
 
-CHUNK = 900_000
-"""Bytes of a piece of a checkpoint: below the broker's default limit of a message, with room for key and headers."""
+HISTORY = 7 * 24 * 3600 * 1000
+"""Milliseconds for which every snapshot is kept; after that the newest is."""
 
 MANIFESTS, CHUNKS = 0, 1
 """The partitions of the state topic."""
@@ -43,13 +45,12 @@ class Topics:
     def outputs(self, partitions: int) -> dict[str, tuple[int, dict[str, str]]]:
         """Partitions and settings of the topics that the model writes, for an input of so many partitions."""
         forever = {"cleanup.policy": "delete", "retention.ms": "-1"}
-        roomy = {"max.message.bytes": "64000000"}
         return {
             self.codes: (partitions, {}),
-            self.journal: (1, forever | roomy),
+            self.journal: (1, forever | {"max.message.bytes": "64000000"}),
             self.state: (2, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}),
-            self.snapshots: (1, forever | roomy),
-            self.dead_letters: (1, forever | roomy),
+            self.snapshots: (1, {"cleanup.policy": "compact", "min.compaction.lag.ms": f"{HISTORY}"}),
+            self.dead_letters: (1, forever),
         }
 
 
@@ -68,7 +69,7 @@ class TopicJournal:
                 " Its retention must be unlimited, or longer than the age of the oldest checkpoint"
             )
         for found in read_committed(self._connection, self._topic, 0, start):
-            yield found.offset, found.value or b""
+            yield found.position.offset, found.value or b""
 
 
 class TopicOutbox:
@@ -89,15 +90,23 @@ class TopicOutbox:
 
         def records() -> Iterator[Row]:
             for output in outputs:
-                yield self._topics.named(output.stream), _partition(output), output.key or None, output.value
+                yield from self._rows(output)
 
         given = self._transactions.write(records, self._source.positions(positions), self._at)
-        return max(offset for offset, output in zip(given, outputs, strict=True) if output.stream == "journal")
+        return given[-1]  # the journal comes last
 
-
-def _partition(output: Output) -> int:
-    """The journal is one chain in one partition; the rest goes by key."""
-    return 0 if output.stream == "journal" else -1
+    def _rows(self, output: Output) -> Iterator[Row]:
+        """An output as records: several where it is too large for one. The journal is a chain, and stays whole."""
+        topic, key = self._topics.named(output.stream), output.key or None
+        if output.stream == "journal":
+            yield Row(topic, 0, key, output.value, output.headers)
+        elif len(output.value) <= CHUNK:
+            yield Row(topic, -1, key, output.value, output.headers, output.timestamp)
+        else:
+            for chunk in split(output.value, hashlib.sha256(output.value).hexdigest()):
+                piece = b"%b:%d" % (output.key, chunk.index) if output.stream == "snapshots" else key
+                partition = -1 if key else 0  # all pieces to one partition
+                yield Row(topic, partition, piece, chunk.to_bytes(), output.headers, output.timestamp)
 
 
 class TopicStore:
@@ -110,7 +119,6 @@ class TopicStore:
     def __init__(self, connection: Connection, topic: str, model: str, at: CrashPoint = no_crash) -> None:
         self._connection, self._topic, self._at = connection, topic, at
         self._transactions = Transactions(connection, f"{model}.checkpoints", timeout_ms=600_000)
-        self._slots: dict[Manifest, int] = {}
         self._used: dict[int, tuple[int, int]] = {}
         """For each slot when it was written (the offset of its manifest), and its number of pieces."""
 
@@ -121,54 +129,61 @@ class TopicStore:
     def save(self, manifest: Manifest, parts: Callable[[], Iterable[bytes | memoryview]]) -> None:
         """Overwrite the oldest slot."""
         slot = min(range(KEPT), key=lambda s: self._used.get(s, (-1, 0))[0])
-        count = -(-manifest.size // CHUNK)
+        count = _pieces(manifest)
         begin = watermarks(self._connection, self._topic, [CHUNKS])[CHUNKS][1]
         surplus = range(count, self._used.get(slot, (0, 0))[1])
+        placed = replace(manifest, place=Place(slot, begin))
 
         def records() -> Iterator[Row]:
             for i, piece in enumerate(pieces(parts())):
-                yield self._topic, CHUNKS, b"%d:%d" % (slot, i), piece
+                chunk = Chunk(manifest.sha256, i, count, manifest.size, piece)
+                yield Row(self._topic, CHUNKS, b"%d:%d" % (slot, i), chunk.to_bytes())
                 if i == count // 2:
                     self._at("in-checkpoint")
             for i in surplus:
-                yield self._topic, CHUNKS, b"%d:%d" % (slot, i), None
-            yield self._topic, MANIFESTS, b"%d" % slot, manifest.to_bytes(slot=slot, pieces=count, begin=begin)
+                yield Row(self._topic, CHUNKS, b"%d:%d" % (slot, i), None)
+            yield Row(self._topic, MANIFESTS, b"%d" % slot, placed.to_bytes())
 
         self._used[slot] = (self._transactions.write(records)[-1], count)
 
     def candidates(self) -> Iterator[Candidate]:
         """What the slots hold, newest first."""
-        found: dict[int, tuple[Manifest, int, int, int]] = {}
+        found: dict[int, tuple[Manifest, int]] = {}
         for record in read_committed(self._connection, self._topic, MANIFESTS):
             try:
-                manifest, header, _ = Manifest.from_bytes(record.value)
-                slot, count, begin = (int(header[name]) for name in ("slot", "pieces", "begin"))
-            except (OcpdlError, KeyError, TypeError, ValueError) as error:
-                log.warning("a manifest at offset %d is not usable: %s", record.offset, error)
+                manifest = Manifest.from_bytes(record.value)
+            except OcpdlError as error:
+                log.warning("a manifest at offset %d is not usable: %s", record.position.offset, error)
             else:
-                found[slot] = (manifest, record.offset, count, begin)
-        self._used = {slot: (written, count) for slot, (_, written, count, _) in found.items()}
-        self._slots = {manifest: slot for slot, (manifest, *_) in found.items()}
-        for slot in sorted(found, key=lambda s: found[s][1], reverse=True):
-            manifest, _, count, begin = found[slot]
-            yield Candidate(manifest, partial(self._load, manifest, slot, count, begin))
+                if manifest.place is not None:
+                    found[manifest.place.slot] = (manifest, record.position.offset)
+        self._used = {slot: (written, _pieces(manifest)) for slot, (manifest, written) in found.items()}
+        for manifest, _ in sorted(found.values(), key=lambda entry: entry[1], reverse=True):
+            yield Candidate(manifest, partial(self._load, manifest))
 
     def discard(self, manifest: Manifest) -> None:
         """Its slot is the next to be overwritten."""
-        slot = self._slots[manifest]
-        self._used[slot] = (-1, self._used[slot][1])
+        if manifest.place is not None:
+            slot = manifest.place.slot
+            self._used[slot] = (-1, self._used[slot][1])
 
-    def _load(self, manifest: Manifest, slot: int, pieces: int, begin: int) -> bytes:
-        """The pieces of a slot, put together; they lie behind an offset that was noted before they were written."""
-        found: dict[int, bytes | None] = {}
+    def _load(self, manifest: Manifest) -> bytes:
+        """The pieces of a checkpoint, put together; they lie behind an offset noted before they were written."""
+        begin, found = manifest.place.begin if manifest.place else 0, dict[int, Payload]()
         for record in read_committed(self._connection, self._topic, CHUNKS, begin):
-            of, _, number = (record.key or b"").partition(b":")
-            if of == b"%d" % slot and number.isdigit():
-                found[int(number)] = record.value
-        whole = [piece for piece in map(found.get, range(pieces)) if piece is not None]
-        if len(whole) < pieces:
-            raise StateError(f"the checkpoint of step {manifest.t} lacks {pieces - len(whole)} of its {pieces} pieces")
+            with suppress(OcpdlError):
+                chunk = Chunk.from_bytes(record.value)
+                if chunk.id == manifest.sha256:
+                    found[chunk.index] = chunk.piece
+        count = _pieces(manifest)
+        whole = [found[i] for i in range(count) if i in found]
+        if len(whole) < count:
+            raise StateError(f"the checkpoint of step {manifest.t} lacks {count - len(whole)} of its {count} pieces")
         return b"".join(whole)
+
+
+def _pieces(manifest: Manifest) -> int:
+    return -(-manifest.size // CHUNK)
 
 
 def pieces(parts: Iterable[bytes | memoryview]) -> Iterator[bytes]:

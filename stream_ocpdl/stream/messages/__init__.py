@@ -1,0 +1,62 @@
+"""What travels on the topics. `docs/messages.md` is the specification, `schemas/` has it for machines."""
+
+from typing import Any
+
+from stream_ocpdl.stream.messages.chunk import CHUNK, Chunk, split
+from stream_ocpdl.stream.messages.fields import MODES
+from stream_ocpdl.stream.messages.framing import FOREIGN, MAGIC, OWN, VERSION, Payload, checksum, frame, unframe
+from stream_ocpdl.stream.messages.journal import GENESIS, JournalRecord, Refused, link, runs
+from stream_ocpdl.stream.messages.manifest import Manifest, Place
+from stream_ocpdl.stream.messages.records import Headers, Output, Position, Record, Run, Version
+from stream_ocpdl.stream.messages.results import SOFTWARE, Code, DeadLetter, Partial, Snapshot
+from stream_ocpdl.stream.messages.tensor import DTYPES, Draw, Tensor
+
+KINDS: dict[str, Any] = {
+    "tensor": Tensor,
+    "draw": Draw,
+    "chunk": Chunk,
+    "code": Code,
+    "snapshot": Snapshot,
+    "dead-letter": DeadLetter,
+    "journal": JournalRecord,
+    "checkpoint": Manifest,
+    "partial": Partial,
+}
+"""Every kind of message, and the class that reads and writes it."""
+
+__all__ = [
+    "CHUNK",
+    "DTYPES",
+    "FOREIGN",
+    "GENESIS",
+    "KINDS",
+    "MAGIC",
+    "MODES",
+    "OWN",
+    "SOFTWARE",
+    "VERSION",
+    "Chunk",
+    "Code",
+    "DeadLetter",
+    "Draw",
+    "Headers",
+    "JournalRecord",
+    "Manifest",
+    "Output",
+    "Partial",
+    "Payload",
+    "Place",
+    "Position",
+    "Record",
+    "Refused",
+    "Run",
+    "Snapshot",
+    "Tensor",
+    "Version",
+    "checksum",
+    "frame",
+    "link",
+    "runs",
+    "split",
+    "unframe",
+]

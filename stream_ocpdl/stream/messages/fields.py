@@ -1,0 +1,183 @@
+"""The fields of a header, each read as what it must be, or refused by its name."""
+
+import base64
+import binascii
+import re
+import reprlib
+from collections.abc import Callable, Collection
+from math import isfinite
+from typing import Any, TypeVar
+
+from stream_ocpdl.errors import DecodeError
+from stream_ocpdl.stream.messages.records import Position, Run, Version
+
+T = TypeVar("T")
+
+MODES = 16
+"""The most modes a tensor may have."""
+
+COUNT = 2**63 - 1
+TEXT, NAME = 512, 64
+"""Characters of a text, and of the name of an axis."""
+
+_HASH = re.compile("[0-9a-f]{64}")
+_QUOTED = reprlib.Repr()
+_QUOTED.maxlevel, _QUOTED.maxlist, _QUOTED.maxdict, _QUOTED.maxstring, _QUOTED.maxother = 2, MODES, 3, 60, 60
+
+
+class Fields:
+    """A header of one kind, field by field."""
+
+    __slots__ = ("header",)
+
+    def __init__(self, header: dict[str, Any], kind: str) -> None:
+        if header.get("kind") != kind:
+            raise DecodeError(f"kind is {brief(header.get('kind'))}, not {kind!r}")
+        self.header = header
+
+    def optional(self, name: str, read: Callable[[str], T]) -> T | None:
+        """A field that may be absent: `fields.optional("axes", fields.text)`."""
+        return read(name) if name in self.header else None
+
+    def count(self, name: str, least: int = 0, most: int = COUNT) -> int:
+        """An integer in a range."""
+        value = self._get(name)
+        if not _is_count(value, least, most):
+            raise DecodeError(f"{name} is {brief(value)}, not an integer from {least} to {most}")
+        return int(value)
+
+    def size(self, name: str) -> int:
+        """An integer from 1."""
+        return self.count(name, 1)
+
+    def number(self, name: str, most: float = float("inf")) -> float:
+        """A finite number from 0."""
+        value = self._get(name)
+        if type(value) not in (int, float) or not (0 <= value <= most and isfinite(value)):
+            raise DecodeError(f"{name} is {brief(value)}, not a number from 0 to {most:g}")
+        return float(value)
+
+    def text(self, name: str, least: int = 0, most: int = TEXT) -> str:
+        """Text of a length in a range."""
+        value = self._get(name)
+        if not isinstance(value, str) or not least <= len(value) <= most:
+            raise DecodeError(f"{name} is {brief(value)}, not text of {least} to {most} characters")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """True or false."""
+        value = self._get(name)
+        if not isinstance(value, bool):
+            raise DecodeError(f"{name} is {brief(value)}, not a boolean")
+        return value
+
+    def one_of(self, name: str, choices: Collection[str]) -> str:
+        """One of a few texts."""
+        value = self._get(name)
+        if not isinstance(value, str) or value not in choices:
+            raise DecodeError(f"{name} is {brief(value)}, not one of {', '.join(choices)}")
+        return value
+
+    def hash(self, name: str) -> str:
+        """64 hexadecimal digits."""
+        value = self._get(name)
+        if not isinstance(value, str) or not _HASH.fullmatch(value):
+            raise DecodeError(f"{name} is {brief(value)}, not 64 hexadecimal digits")
+        return value
+
+    def version(self, name: str) -> Version:
+        """The name of a dictionary."""
+        try:
+            return Version.parse(self.text(name))
+        except DecodeError as error:
+            raise DecodeError(f"{name}: {error}") from None
+
+    def binary(self, name: str) -> bytes | None:
+        """Bytes in base64, or null."""
+        return _base64(name, self._get(name))
+
+    def headers(self, name: str) -> tuple[tuple[str, bytes | None], ...]:
+        """Headers of a record: pairs of a text and bytes."""
+        pairs = self.entries(name, lambda entry: len(entry) == 2 and isinstance(entry[0], str), "[name, base64]")
+        return tuple((key, _base64(name, value)) for key, value in pairs)
+
+    def shape(self, name: str = "shape") -> tuple[int, ...]:
+        """1 to 16 sizes."""
+        value = self._get(name)
+        if not isinstance(value, list) or not 1 <= len(value) <= MODES or not all(_is_count(n, 1) for n in value):
+            raise DecodeError(f"{name} is {brief(value)}, not a list of 1 to {MODES} positive sizes")
+        return tuple(value)
+
+    def axes(self, name: str = "axes") -> tuple[str, ...]:
+        """Names of modes, all different."""
+        value = self._get(name)
+        good = isinstance(value, list) and 1 <= len(value) <= MODES and all(map(_is_name, value))
+        if not good or len(set(value)) < len(value):
+            raise DecodeError(f"{name} is {brief(value)}, not a list of different names of 1 to {NAME} characters")
+        return tuple(value)
+
+    def entries(self, name: str, good: Callable[[Any], bool], what: str) -> list[Any]:
+        """A list of lists that are all good."""
+        value = self._get(name)
+        if not isinstance(value, list) or not all(isinstance(entry, list) and good(entry) for entry in value):
+            raise DecodeError(f"{name} is {brief(value)}, not a list of {what}")
+        return value
+
+    def position(self, name: str) -> Position:
+        """[partition, offset]."""
+        value = self._get(name)
+        if not isinstance(value, list) or not _are_counts(value, 2):
+            raise DecodeError(f"{name} is {brief(value)}, not [partition, offset]")
+        return Position(*value)
+
+    def positions(self, name: str) -> dict[int, int]:
+        """Offsets by partition."""
+        pairs = self.entries(name, lambda entry: _are_counts(entry, 2), "[partition, offset]")
+        return dict(pairs)
+
+    def runs(self, name: str) -> tuple[Run, ...]:
+        """Runs of records."""
+        found = self.entries(name, lambda entry: _are_counts(entry, 3), "[partition, first, last]")
+        return tuple((partition, first, last) for partition, first, last in found)
+
+    def _get(self, name: str) -> Any:
+        try:
+            return self.header[name]
+        except KeyError:
+            raise DecodeError(f"{name} is missing") from None
+
+
+def brief(value: Any) -> str:
+    """A value as an error quotes it: of any size, in one short line."""
+    return " ".join(_QUOTED.repr(value).split())
+
+
+def pairs(positions: dict[int, int]) -> list[list[int]]:
+    """Offsets by partition as a header has them."""
+    return [[partition, offset] for partition, offset in sorted(positions.items())]
+
+
+def to_base64(data: bytes | None) -> str | None:
+    """Bytes as a header has them."""
+    return None if data is None else base64.b64encode(data).decode()
+
+
+def _base64(name: str, value: Any) -> bytes | None:
+    if value is None:
+        return None
+    try:
+        return base64.b64decode(value if isinstance(value, str) else "?", validate=True)
+    except (binascii.Error, ValueError):
+        raise DecodeError(f"{name} is {brief(value)}, not base64") from None
+
+
+def _is_count(value: Any, least: int = 0, most: int = COUNT) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def _are_counts(entry: list[Any], length: int) -> bool:
+    return len(entry) == length and all(map(_is_count, entry))
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and 1 <= len(value) <= NAME

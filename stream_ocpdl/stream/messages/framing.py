@@ -1,0 +1,95 @@
+"""A value on a topic: a header that any msgpack reader can read, then raw bytes (specified in `docs/messages.md`).
+
+    b"OCT" · version (1 byte) · header length (4 bytes, little-endian) · header (msgpack map) · zeros to 16 · payload
+
+The payload begins at a multiple of 16: arrays are read in place, aligned.
+"""
+
+import struct
+import zlib
+from typing import Any, NamedTuple
+
+import msgpack
+
+from stream_ocpdl.errors import DecodeError
+
+MAGIC = b"OCT"
+VERSION = 1
+ALIGNMENT = 16
+_PREFIX = struct.Struct("<3sBI")
+
+Payload = bytes | bytearray | memoryview
+
+
+class Limits(NamedTuple):
+    """What a header may have before anything of that size is made of it."""
+
+    header: int
+    """Bytes."""
+    entries: int
+    """Of an array or a map. An array's length is a promise, and msgpack makes room for it; arrays may be nested."""
+
+
+FOREIGN = Limits(header=16_384, entries=64)
+"""For what anybody may write."""
+
+OWN = Limits(header=16_000_000, entries=1_000_000)
+"""For what only a service writes: lists of runs, of refusals, of atoms."""
+
+
+def frame(header: dict[str, Any], *payload: Payload, crc: bool = False) -> bytes:
+    """The bytes of a message.
+
+    >>> header, payload = unframe(frame({"kind": "hello"}, b"world"))
+    >>> header, bytes(payload)
+    ({'kind': 'hello'}, b'world')
+    """
+    if crc:
+        header = header | {"crc32": checksum(*payload)}
+    packed = msgpack.packb(header)
+    padding = bytes(-(_PREFIX.size + len(packed)) % ALIGNMENT)
+    return b"".join([_PREFIX.pack(MAGIC, VERSION, len(packed)), packed, padding, *payload])
+
+
+def unframe(value: Payload | None, limits: Limits = FOREIGN) -> tuple[dict[str, Any], memoryview]:
+    """The header and the payload, the latter in place."""
+    if value is None:
+        raise DecodeError("value is missing: the record is a tombstone")
+    size = len(value)
+    if size < _PREFIX.size:
+        raise DecodeError(f"value has {size} bytes, fewer than the {_PREFIX.size} of a prefix")
+    magic, version, length = _PREFIX.unpack_from(value)
+    if magic != MAGIC:
+        raise DecodeError(f"value does not begin with {MAGIC!r}: it is no message of this format")
+    if version != VERSION:
+        raise DecodeError(f"value has format version {version}; this release reads version {VERSION}")
+    end = _PREFIX.size + length
+    if length > limits.header:
+        raise DecodeError(f"header has {length} bytes; at most {limits.header} are read")
+    start = end + -end % ALIGNMENT
+    if start > size:
+        raise DecodeError(f"header has {length} bytes by its prefix, and the message {size} in all: it is cut short")
+    view = memoryview(value)
+    header, payload = _unpack(view[_PREFIX.size : end], limits), view[start:]
+    if "crc32" in header and header["crc32"] != checksum(payload):
+        raise DecodeError(f"crc32 is {str(header['crc32'])[:20]}, and that of the payload {checksum(payload)}")
+    return header, payload
+
+
+def checksum(*parts: Payload) -> int:
+    """CRC-32 over bytes one after the other."""
+    total = 0
+    for part in parts:
+        total = zlib.crc32(part, total)
+    return total
+
+
+def _unpack(packed: memoryview, limits: Limits) -> dict[str, Any]:
+    most = min(limits.entries, len(packed))
+    try:
+        header = msgpack.unpackb(packed, max_array_len=most, max_map_len=most)
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as error:
+        raise DecodeError(f"header is not msgpack: {str(error)[:80] or type(error).__name__}") from error
+    if not isinstance(header, dict):
+        raise DecodeError(f"header is a {type(header).__name__}, not a map")
+    return header

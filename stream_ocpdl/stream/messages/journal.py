@@ -1,0 +1,134 @@
+"""The journal: one record a step, and from it alone the model can be made again.
+
+A record says which input a step used, in the order of its rows; which input was refused and why; and where reading
+goes on. On a replay the journal decides: nobody's policy is asked a second time. Each record carries the hash of the
+one before it, so a journal is a chain, and a checkpoint names the link it belongs to. Now and then a record carries the
+hash of the state that its step led to.
+
+The chain begins with a record of event "genesis", which names all that decides bits.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+
+from stream_ocpdl.stream.messages.fields import Fields, pairs
+from stream_ocpdl.stream.messages.framing import OWN, Payload, frame, unframe
+from stream_ocpdl.stream.messages.records import Position, Run
+
+GENESIS = "0" * 64
+"""What the first record has in place of a hash."""
+
+EVENTS = ("genesis", "step", "refusal")
+
+
+class Refused(NamedTuple):
+    """A record of the input that could not be learned."""
+
+    partition: int
+    offset: int
+    error: str
+    """The class of the error."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRecord:
+    """One link of the chain."""
+
+    event: str
+    """"genesis", "step", or "refusal" where input was refused and nothing learned."""
+    previous: str
+    """The SHA-256 of the record before."""
+    t: int = 0
+    N: int = 0
+    weight: float = 0.0
+    used: tuple[Run, ...] = ()
+    """The input of the step, in the order of its rows; a row that came in pieces has all of them."""
+    refused: tuple[Refused, ...] = ()
+    resume: dict[int, int] = field(default_factory=dict)
+    """For each partition the lowest offset that is neither used nor refused."""
+    reached: dict[int, int] = field(default_factory=dict)
+    """For each partition the offset below which all is done but the pieces of open sets."""
+    ahead: tuple[Run, ...] = ()
+    """Records from `reached` on whose refusals were let go already."""
+    cursor: int = 0
+    """The partition whose turn is next, where batches are canonical."""
+    checksum: int = 0
+    """CRC-32 over the values of the used records, in order."""
+    axes: tuple[str, ...] | None = None
+    """The names of the modes, once the settings or a tensor have told them."""
+    state: str | None = None
+    """The digest of the state after this record."""
+    input: str | None = None
+    """In a genesis: the identity of the input."""
+    lineage: str | None = None
+    """In a genesis: the digest of all that decides bits."""
+    fingerprint: str | None = None
+    """In a genesis: the numeric fingerprint under which the bits hold."""
+
+    def to_bytes(self) -> bytes:
+        """The bytes whose hash is the next link."""
+        header: dict[str, Any] = {"kind": "journal"}
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if value is not None:
+                header[name] = pairs(value) if isinstance(value, dict) else value
+        return frame(header)
+
+    @classmethod
+    def from_bytes(cls, value: Payload | None) -> Self:
+        """The record."""
+        header, _ = unframe(value, OWN)
+        fields = Fields(header, "journal")
+        event = fields.one_of("event", EVENTS)
+        only_genesis = fields.text if event == "genesis" else lambda name: fields.optional(name, fields.text)
+        return cls(
+            event=event,
+            previous=fields.hash("previous"),
+            t=fields.count("t"),
+            N=fields.count("N"),
+            weight=fields.number("weight", 1.0),
+            used=fields.runs("used"),
+            refused=_refused(fields),
+            resume=fields.positions("resume"),
+            reached=fields.positions("reached"),
+            ahead=fields.runs("ahead"),
+            cursor=fields.count("cursor"),
+            checksum=fields.count("checksum", most=2**32 - 1),
+            axes=fields.optional("axes", fields.axes),
+            state=fields.optional("state", fields.hash),
+            input=only_genesis("input"),
+            lineage=only_genesis("lineage"),
+            fingerprint=only_genesis("fingerprint"),
+        )
+
+
+def _refused(fields: Fields) -> tuple[Refused, ...]:
+    def good(entry: list[Any]) -> bool:
+        counts = all(type(n) is int and n >= 0 for n in entry[:2])
+        return len(entry) == 4 and counts and all(isinstance(text, str) for text in entry[2:])
+
+    entries = fields.entries("refused", good, "[partition, offset, error, reason]")
+    return tuple(Refused(*entry) for entry in entries)
+
+
+def link(value: bytes) -> str:
+    """The hash of a record."""
+    return hashlib.sha256(value).hexdigest()
+
+
+def runs(positions: Iterable[Position]) -> tuple[Run, ...]:
+    """Positions in order as runs.
+
+    >>> runs([Position(0, 4), Position(0, 5), Position(1, 9), Position(0, 7)])
+    ((0, 4, 5), (1, 9, 9), (0, 7, 7))
+    """
+    found: list[Run] = []
+    for partition, offset in positions:
+        if found and found[-1][0] == partition and found[-1][2] + 1 == offset:
+            found[-1] = (partition, found[-1][1], offset)
+        else:
+            found.append((partition, offset, offset))
+    return tuple(found)

@@ -1,0 +1,69 @@
+"""Records as a broker keeps them, and the names of places and dictionaries."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from stream_ocpdl.errors import DecodeError
+
+
+class Position(NamedTuple):
+    """Where a record is in the input."""
+
+    partition: int
+    offset: int
+
+
+Run = tuple[int, int, int]
+"""(partition, first, last): every record of a partition between two offsets, both included."""
+
+Headers = tuple[tuple[str, bytes | None], ...]
+"""Names may come more than once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record as it was read from the input."""
+
+    position: Position
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    timestamp: int = -1
+    """Milliseconds since 1970; −1 where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A record to be written: the name of a stream ("codes", "journal" …), not of a topic."""
+
+    stream: str
+    key: bytes
+    value: bytes
+    headers: Headers = ()
+    timestamp: int = 0
+    """Milliseconds since 1970; 0 for now."""
+
+
+class Version(NamedTuple):
+    """The name of one dictionary: that of a model's shard after step t. An epoch is a time of equal bits."""
+
+    model: str
+    t: int
+    shard: int = 0
+    epoch: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.model}/{self.shard}/{self.epoch}/{self.t}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read what `str` wrote.
+
+        >>> Version.parse(str(Version("weather", 41)))
+        Version(model='weather', t=41, shard=0, epoch=0)
+        """
+        model, *numbers = text.rsplit("/", 3)
+        if not model or len(numbers) != 3 or not all(n.isascii() and n.isdigit() and len(n) < 20 for n in numbers):
+            raise DecodeError(f"{text[:80]!r} is not MODEL/SHARD/EPOCH/T")
+        shard, epoch, t = map(int, numbers)
+        return cls(model, t, shard, epoch)

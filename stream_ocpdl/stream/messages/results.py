@@ -1,0 +1,262 @@
+"""What goes out: codes, dictionaries, what could not be learned, and sums for those who learn together."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from math import prod
+from typing import Self
+
+import numpy as np
+
+from stream_ocpdl.errors import DecodeError
+from stream_ocpdl.ocpdl.arrays import Array, BigArray
+from stream_ocpdl.ocpdl.diagnostics import Assumption, Standing
+from stream_ocpdl.stream.messages.fields import Fields, brief, pairs, to_base64
+from stream_ocpdl.stream.messages.framing import OWN, Payload, frame, unframe
+from stream_ocpdl.stream.messages.records import Position, Record, Version
+from stream_ocpdl.stream.messages.tensor import dense
+
+F8 = np.dtype("<f8")
+SOFTWARE = f"stream_ocpdl {version('stream-ocpdl')}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Code:
+    """The code of one tensor, made with the dictionary of the step before."""
+
+    dictionary: Version
+    step: int
+    position: Position
+    loss: float
+    """ℓ(X, D_{t−1}), before the tensor was learned."""
+    code: Array
+
+    def to_bytes(self) -> bytes:
+        """Header with where and when, payload the R numbers."""
+        header = {
+            "kind": "code",
+            "dictionary": str(self.dictionary),
+            "step": self.step,
+            "input": self.position,
+            "loss": self.loss,
+            "dtype": "<f8",
+            "shape": [len(self.code)],
+        }
+        return frame(header, np.ascontiguousarray(self.code, F8).data)
+
+    @classmethod
+    def from_bytes(cls, value: Payload | None) -> Self:
+        """The code, its numbers in the memory of the message."""
+        header, payload = unframe(value, OWN)
+        fields = Fields(header, "code")
+        fields.one_of("dtype", ("<f8",))
+        shape = fields.shape()
+        if len(shape) != 1:
+            raise DecodeError(f"shape is {brief(list(shape))}, not [R]")
+        return cls(
+            fields.version("dictionary"),
+            fields.size("step"),
+            fields.position("input"),
+            fields.number("loss"),
+            dense(F8, shape, payload),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """The dictionary after a step, and all one needs to know to use it."""
+
+    version: Version
+    tensors: int
+    loadings: Sequence[Array]
+    axes: tuple[str, ...] | None
+    weight: float
+    schedule: str
+    card: tuple[Assumption, ...]
+    atoms: tuple[int, ...]
+    """The identity of each atom."""
+    input: str
+    positions: dict[int, int]
+    software: str = SOFTWARE
+
+    @property
+    def step(self) -> int:
+        """t."""
+        return self.version.t
+
+    @property
+    def rank(self) -> int:
+        """R."""
+        return len(self.atoms)
+
+    def to_bytes(self) -> bytes:
+        """Header with all but the loadings, payload U₁ … Uₙ one after the other."""
+        header = {
+            "kind": "snapshot",
+            "version": str(self.version),
+            "step": self.version.t,
+            "tensors": self.tensors,
+            "rank": self.rank,
+            "shape": [len(U) for U in self.loadings],
+            "weight": self.weight,
+            "schedule": self.schedule,
+            "card": [asdict(line) for line in self.card],
+            "atoms": self.atoms,
+            "input": self.input,
+            "positions": pairs(self.positions),
+            "software": self.software,
+        }
+        header |= {"axes": self.axes} if self.axes is not None else {}
+        return frame(header, *(np.ascontiguousarray(U, F8).data.cast("B") for U in self.loadings))
+
+    @classmethod
+    def from_bytes(cls, value: Payload | None) -> Self:
+        """The snapshot, its loadings in the memory of the message."""
+        header, payload = unframe(value, OWN)
+        fields = Fields(header, "snapshot")
+        version, rank, shape = fields.version("version"), fields.size("rank"), fields.shape()
+        if fields.count("step") != version.t:
+            raise DecodeError(f"step is {header['step']}, and that of the version {version.t}")
+        axes = fields.optional("axes", fields.axes)
+        if axes is not None and len(axes) != len(shape):
+            raise DecodeError(f"axes is {brief(list(axes))}, {len(axes)} names for {len(shape)} modes")
+        return cls(
+            version,
+            fields.count("tensors"),
+            _loadings(shape, rank, payload),
+            axes,
+            fields.number("weight", 1.0),
+            fields.text("schedule"),
+            _card(fields),
+            _atoms(fields, rank),
+            fields.text("input"),
+            fields.positions("positions"),
+            fields.text("software"),
+        )
+
+
+def _loadings(shape: Sequence[int], rank: int, payload: memoryview) -> list[Array]:
+    if len(payload) != 8 * rank * sum(shape):
+        raise DecodeError(f"shape {list(shape)} of rank {rank} does not fit a payload of {len(payload)} bytes")
+    whole = np.frombuffer(payload, F8).reshape(-1, rank)
+    return np.split(whole, np.cumsum(shape)[:-1])
+
+
+def _card(fields: Fields) -> tuple[Assumption, ...]:
+    card = fields.header.get("card")
+    if not isinstance(card, list) or not all(isinstance(line, dict) for line in card):
+        raise DecodeError(f"card is {brief(card)}, not a list of maps")
+    lines = []
+    for entry in card:
+        line = Fields(entry | {"kind": "card"}, "card")
+        try:
+            standing = Standing(line.one_of("standing", [s.value for s in Standing]))
+            lines.append(Assumption(line.text("name"), standing, line.text("reason", most=1000)))
+        except DecodeError as error:
+            raise DecodeError(f"card: {error}") from None
+    return tuple(lines)
+
+
+def _atoms(fields: Fields, rank: int) -> tuple[int, ...]:
+    atoms = fields.header.get("atoms")
+    if not isinstance(atoms, list) or not all(type(atom) is int and atom >= 0 for atom in atoms):
+        raise DecodeError(f"atoms is {brief(atoms)}, not a list of counts")
+    if len(set(atoms)) != len(atoms) or len(atoms) != rank:
+        raise DecodeError(f"atoms is {brief(atoms)}, not {rank} different counts")
+    return tuple(atoms)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that cannot be learned, with all that it was, and why."""
+
+    topic: str
+    record: Record
+    error: str
+    """The class of the error."""
+    reason: str
+    software: str = SOFTWARE
+
+    def to_bytes(self) -> bytes:
+        """Header with where and why, payload the original bytes."""
+        record = self.record
+        header = {
+            "kind": "dead-letter",
+            "topic": self.topic,
+            "input": record.position,
+            "timestamp": record.timestamp,
+            "key": to_base64(record.key),
+            "headers": [[name, to_base64(value)] for name, value in record.headers],
+            "tombstone": record.value is None,
+            "error": self.error,
+            "reason": self.reason,
+            "software": self.software,
+        }
+        return frame(header, record.value or b"")
+
+    @classmethod
+    def from_bytes(cls, value: Payload | None) -> Self:
+        """The dead letter."""
+        header, payload = unframe(value, OWN)
+        fields = Fields(header, "dead-letter")
+        tombstone = fields.flag("tombstone")
+        if tombstone and payload:
+            raise DecodeError(f"tombstone is true, yet there are {len(payload)} bytes")
+        record = Record(
+            fields.position("input"),
+            fields.binary("key"),
+            None if tombstone else bytes(payload),
+            fields.headers("headers"),
+            fields.count("timestamp", least=-1),
+        )
+        return cls(fields.text("topic"), record, fields.text("error"), fields.text("reason"), fields.text("software"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partial:
+    """Sums over tensors that were coded with one dictionary: what a learner absorbs in place of the tensors."""
+
+    dictionary: Version
+    count: int
+    energy: float
+    """Σ‖X‖²."""
+    mass: float
+    """Σ‖H‖₁."""
+    A: Array
+    """ΣHᵀH (R, R)."""
+    B: BigArray
+    """ΣX ⊗ H (I₁, …, Iₙ, R)."""
+
+    def to_bytes(self) -> bytes:
+        """Header with the scalars, payload A, then B."""
+        dtype = self.B.dtype.newbyteorder("<")
+        header = {
+            "kind": "partial",
+            "dictionary": str(self.dictionary),
+            "count": self.count,
+            "energy": self.energy,
+            "mass": self.mass,
+            "rank": len(self.A),
+            "shape": list(self.B.shape[:-1]),
+            "dtype": dtype.str,
+        }
+        A, B = np.ascontiguousarray(self.A, F8), np.ascontiguousarray(self.B, dtype)
+        return frame(header, A.data.cast("B"), B.data.cast("B"))
+
+    @classmethod
+    def from_bytes(cls, value: Payload | None) -> Self:
+        """The sums, in the memory of the message."""
+        header, payload = unframe(value)
+        fields = Fields(header, "partial")
+        rank, shape = fields.size("rank"), fields.shape()
+        dtype = np.dtype(fields.one_of("dtype", ("<f8", "<f4")))
+        if len(payload) != 8 * rank**2 + dtype.itemsize * rank * prod(shape):
+            raise DecodeError(f"shape {list(shape)} of rank {rank} does not fit a payload of {len(payload)} bytes")
+        return cls(
+            fields.version("dictionary"),
+            fields.size("count"),
+            fields.number("energy"),
+            fields.number("mass"),
+            dense(F8, (rank, rank), payload[: 8 * rank**2]),
+            dense(dtype, (*shape, rank), payload[8 * rank**2 :]),
+        )

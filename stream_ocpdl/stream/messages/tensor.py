@@ -1,0 +1,150 @@
+"""What comes in: tensors, and the draws of samplers, which are tensors that know where they come from."""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Self
+
+import numpy as np
+
+from stream_ocpdl.errors import DataError, DecodeError
+from stream_ocpdl.ocpdl.arrays import BigArray, Indices, Sparse
+from stream_ocpdl.stream.messages.fields import Fields, brief
+from stream_ocpdl.stream.messages.framing import Payload, frame, unframe
+
+DTYPES = ("<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "<u8", "<u4", "<u2", "|i1", "|u1", "|b1")
+_DTYPES = {name: np.dtype(name) for name in DTYPES}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """A tensor of the stream, dense or sparse, perhaps with names of its modes."""
+
+    array: BigArray | Sparse
+    axes: tuple[str, ...] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """I₁ … Iₙ."""
+        return self.array.shape
+
+    def to_bytes(self, *, crc: bool = False) -> bytes:
+        """Header with dtype and shape, payload in C order.
+
+        >>> Tensor.from_bytes(Tensor(np.eye(2), ("row", "column")).to_bytes()).array.tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
+        """
+        return frame({"kind": "tensor", **self.described()}, *self.parts(), crc=crc)
+
+    @classmethod
+    def from_bytes(cls, value: Payload | None) -> Self:
+        """The tensor, in the memory of the message."""
+        return cls.read(*unframe(value))
+
+    @classmethod
+    def read(cls, header: dict[str, Any], payload: memoryview) -> Self:
+        """The tensor of a message that was taken apart."""
+        return cls(*described(Fields(header, "tensor"), payload))
+
+    def described(self) -> dict[str, Any]:
+        """The fields of a header that describe the array."""
+        values = self.array.values if isinstance(self.array, Sparse) else self.array
+        shape = [int(n) for n in self.shape]
+        header: dict[str, Any] = {"dtype": _little(values.dtype), "shape": shape}
+        if self.axes is not None:
+            header["axes"] = list(self.axes)
+        if isinstance(self.array, Sparse):
+            header |= {"layout": "coo", "nnz": len(values)}
+        fields = Fields(header | {"kind": "tensor"}, "tensor")
+        try:  # what cannot be read is not written
+            _describe(fields)
+        except DecodeError as error:
+            raise DataError(f"the tensor cannot be written: {error}") from error
+        return header
+
+    def parts(self) -> list[memoryview]:
+        """The payload."""
+        if isinstance(self.array, Sparse):
+            return [_raw(np.asarray(self.array.indices, "<i8")), _raw(self.array.values)]
+        return [_raw(self.array)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draw:
+    """A draw of a sampler."""
+
+    tensor: Tensor
+    run: str
+    chain: int
+    draw: int
+    tuning: bool = False
+    sampler: str | None = None
+
+    @property
+    def key(self) -> bytes:
+        """Keeps a chain in order in one partition."""
+        return f"{self.run}:{self.chain}".encode()
+
+    def to_bytes(self, *, crc: bool = False) -> bytes:
+        """A tensor's header and payload, and where the draw comes from."""
+        header = {"kind": "draw", **self.tensor.described(), "run": self.run, "chain": self.chain, "draw": self.draw}
+        header |= {"tuning": self.tuning} if self.tuning else {}
+        header |= {"sampler": self.sampler} if self.sampler is not None else {}
+        return frame(header, *self.tensor.parts(), crc=crc)
+
+    @classmethod
+    def from_bytes(cls, value: Payload | None) -> Self:
+        """The draw, its numbers in the memory of the message."""
+        return cls.read(*unframe(value))
+
+    @classmethod
+    def read(cls, header: dict[str, Any], payload: memoryview) -> Self:
+        """The draw of a message that was taken apart."""
+        fields = Fields(header, "draw")
+        return cls(
+            Tensor(*described(fields, payload)),
+            fields.text("run"),
+            fields.count("chain"),
+            fields.count("draw"),
+            bool(fields.optional("tuning", fields.flag)),
+            fields.optional("sampler", fields.text),
+        )
+
+
+def described(fields: Fields, payload: memoryview) -> tuple[BigArray | Sparse, tuple[str, ...] | None]:
+    """The array that a header describes, in the memory of the payload; and the names of its modes."""
+    dtype, shape, axes, nnz = _describe(fields)
+    if nnz is None:
+        return dense(dtype, shape, payload), axes
+    if len(payload) != nnz * (8 + dtype.itemsize):
+        raise DecodeError(f"nnz {nnz} of {dtype.str} does not fit a payload of {len(payload)} bytes")
+    indices: Indices = np.frombuffer(payload[: 8 * nnz], "<i8")
+    if nnz and not (indices[0] >= 0 and indices[-1] < prod(shape) and np.all(indices[1:] > indices[:-1])):
+        raise DecodeError(f"indices are not strictly ascending from 0 to below {prod(shape)}")
+    return Sparse(shape, indices, np.frombuffer(payload[8 * nnz :], dtype)), axes
+
+
+def dense(dtype: np.dtype[Any], shape: tuple[int, ...], payload: memoryview) -> BigArray:
+    """The array in the memory of a payload."""
+    if prod(shape) * dtype.itemsize != len(payload):
+        raise DecodeError(f"shape {list(shape)} of {dtype.str} does not fit a payload of {len(payload)} bytes")
+    return np.frombuffer(payload, dtype).reshape(shape)
+
+
+def _describe(fields: Fields) -> tuple[np.dtype[Any], tuple[int, ...], tuple[str, ...] | None, int | None]:
+    """dtype, shape, axes, and the number of entries if it is sparse."""
+    dtype, shape = _DTYPES[fields.one_of("dtype", _DTYPES)], fields.shape()
+    axes = fields.optional("axes", fields.axes)
+    if axes is not None and len(axes) != len(shape):
+        raise DecodeError(f"axes is {brief(list(axes))}, {len(axes)} names for {len(shape)} modes")
+    if "layout" not in fields.header or fields.one_of("layout", ("dense", "coo")) == "dense":
+        return dtype, shape, axes, None
+    return dtype, shape, axes, fields.count("nnz")
+
+
+def _little(dtype: np.dtype[Any]) -> str:
+    return dtype.newbyteorder("<").str
+
+
+def _raw(array: BigArray) -> memoryview:
+    """The bytes of an array, little-endian in C order."""
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
