@@ -49,15 +49,15 @@ def test_aggregation_is_the_papers(shape, dtype, mode):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_a_batch_is_scanned(dtype, mode):
-    """Energies and minima, also of an infinity and a NaN: neither may be optimised away."""
+    """Energies and signs, also of an infinity and a NaN: neither may be optimised away."""
     X = np.array([[3.0, -4.0], [np.inf, 0.0], [np.nan, 1.0]], dtype)
-    energies, lowest = np.empty(3), np.empty(3)
-    kernels.scan(0, 3, X, energies, lowest)
+    energies, negative = np.empty(3), np.empty(3, bool)
+    kernels.scan(0, 3, X, energies, negative)
 
     assert energies[0] == 25.0
-    assert lowest[0] == -4.0
     assert energies[1] == np.inf
     assert np.isnan(energies[2])
+    assert negative.tolist() == [True, False, False]
 
 
 def test_ranges_do_not_change_a_bit():

@@ -1,5 +1,10 @@
-"""A minibatch as the kernels want it, or a refusal that names what is wrong with it."""
+"""A minibatch as the kernels want it, or a refusal that names what is wrong with it.
 
+It comes in as one array (`read_batch`), or tensor by tensor from the memory of messages (`gather`), which copies and
+checks in one pass. Either way energies are summed in the same order, so a minibatch has the same bits.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,12 +12,16 @@ import numpy as np
 
 from stream_ocpdl.errors import DataError
 from stream_ocpdl.ocpdl import kernels
-from stream_ocpdl.ocpdl.arrays import Array, BigArray
+from stream_ocpdl.ocpdl.arrays import Array, BigArray, Flags, Sparse
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
 NORMS = {"float64": 1e75, "float32": 1e15}
 """How far from one, either way, the norm of a tensor may be: squares of squares must keep their digits."""
+
+FUSED = (np.dtype(np.float64), np.dtype(np.float32), np.dtype(np.uint8))
+"""What the copying kernel reads, numbers and images; compiling it for more would cost every start more than a NumPy
+conversion, which is followed by a scan of what it wrote, costs a tensor."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,18 +41,53 @@ class Batch:
 
 
 def read_batch(problem: Problem, X: Any, workers: Workers = SERIAL) -> Batch:
-    """Check and, only where the kernels need it, convert."""
+    """Check and, only where the kernels need it, convert. A batch that was read before is taken as it is."""
+    if isinstance(X, Batch):
+        if X.X.shape[1:] != problem.shape or X.X.dtype != problem.dtype:
+            raise DataError(f"the batch has {X.X.dtype} tensors of shape {X.X.shape[1:]}: it is of another problem")
+        return X
     X = _as_batch(problem, X)
     b = len(X)
-    energies, lowest = np.empty(b), np.empty(b)
-    workers.run(kernels.scan, b, X.size / b, X.reshape(b, -1), energies, lowest)
-    limit = NORMS[problem.dtype] ** 2
-    if not np.all((energies <= limit) & ((energies >= 1 / limit) | (energies == 0))):
-        _refuse(X, ~np.isfinite(X), "is not finite")
-        raise DataError(f"X has a tensor of a norm too far from one for {problem.dtype}; rescale the data")
-    if problem.nonnegative and not np.all(lowest >= 0):
-        _refuse(X, X < 0, "is negative, but loadings and codes are constrained to be nonnegative")
+    energies, negative = np.empty(b), np.empty(b, np.bool_)
+    workers.run(kernels.scan, b, X.size / b, X.reshape(b, -1), energies, negative)
+    for j in _refused(problem, energies, negative):
+        raise DataError(_reason(X[j], problem, int(j)))
     return Batch(X, energies)
+
+
+def gather(
+    problem: Problem, rows: Sequence[BigArray | Sparse], workers: Workers = SERIAL
+) -> tuple[Batch, dict[int, str]]:
+    """Copy tensors, of any real dtype and layout, into one minibatch; and why it cannot be learned, by its row.
+
+    A batch with a refused row is of no use, but all its rows are checked.
+    """
+    if len(rows) == 0:
+        raise DataError("X is empty: a minibatch has at least one tensor")
+    return fill(problem, rows, np.empty((len(rows), *problem.shape), problem.dtype), workers)
+
+
+def fill(
+    problem: Problem, rows: Sequence[BigArray | Sparse], out: BigArray, workers: Workers = SERIAL
+) -> tuple[Batch, dict[int, str]]:
+    """`gather` into memory that is there already."""
+    for row in rows:
+        _check_kind(problem, row)
+    b, refusals = len(rows), dict[int, str]()
+    energies, negative = np.empty(b), np.empty(b, np.bool_)
+
+    def copy(lo: int, hi: int) -> None:
+        for j in range(lo, hi):
+            row = rows[j]
+            try:
+                energies[j], negative[j] = _scatter(row, out[j]) if isinstance(row, Sparse) else _copy(row, out[j])
+            except DataError as error:
+                energies[j], negative[j] = 0.0, False
+                refusals[j] = str(error)
+
+    workers.run(copy, b, out.size / b)
+    refusals |= {int(j): _reason(out[j], problem) for j in _refused(problem, energies, negative)}
+    return Batch(out, energies), dict(sorted(refusals.items()))
 
 
 def as_array(value: Any, name: str) -> BigArray:
@@ -70,7 +114,61 @@ def _as_batch(problem: Problem, X: Any) -> BigArray:
         return np.require(array, problem.dtype, ["C", "A", "W"])
 
 
-def _refuse(X: BigArray, wrong: Any, what: str) -> None:
-    if wrong.any():
-        place = tuple(int(k) for k in np.argwhere(wrong)[0])
-        raise DataError(f"X[{', '.join(map(str, place))}] = {X[place]} {what}")
+def _check_kind(problem: Problem, row: BigArray | Sparse) -> None:
+    if tuple(row.shape) != problem.shape:
+        raise DataError(f"X has shape {tuple(row.shape)}; a tensor of this problem has shape {problem.shape}")
+    as_array(row.values if isinstance(row, Sparse) else row, "X")
+
+
+def _copy(row: BigArray, out: BigArray) -> tuple[float, bool]:
+    """One tensor into its place; its energy, and whether a cell is below zero."""
+    if row.dtype in FUSED and row.flags.c_contiguous and row.flags.aligned:
+        return kernels.copy(_read_only(row.reshape(-1)), out.reshape(-1))
+    energies, negative = np.empty(1), np.empty(1, np.bool_)
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.copyto(out, row, casting="unsafe")
+    kernels.scan(0, 1, out.reshape(1, -1), energies, negative)
+    return float(energies[0]), bool(negative[0])
+
+
+def _scatter(row: Sparse, out: BigArray) -> tuple[float, bool]:
+    """The same for a tensor of which only the entries are known."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = np.require(row.values, out.dtype, ["C", "A"])
+    indices = np.require(row.indices, np.int64, ["C", "A"])
+    if values.shape != (indices.size,):
+        raise DataError(f"X has {indices.size} indices and values of shape {values.shape}")
+    energy, below, used = kernels.scatter(_read_only(indices), _read_only(values), out.reshape(-1))
+    if used < indices.size:
+        raise DataError(f"X has index {indices[used]} at entry {used}; ascending ones, below {out.size}, are needed")
+    return energy, below
+
+
+def _read_only(array: BigArray) -> BigArray:
+    """The array as a kernel may read it: memory that may be written would be compiled for once more."""
+    if not array.flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _refused(problem: Problem, energies: Array, negative: Flags) -> Any:
+    """Which tensors cannot be learned. A NaN or an infinity leaves an energy that is no number or beyond the limit."""
+    limit = NORMS[problem.dtype] ** 2
+    good = (energies <= limit) & ((energies >= 1 / limit) | (energies == 0))
+    if negative.any() and problem.nonnegative:
+        good &= ~negative
+    return np.flatnonzero(~good)
+
+
+def _reason(row: BigArray, problem: Problem, *index: int) -> str:
+    """What is wrong with a tensor, at which place first; `index` is its own place in the minibatch, if it has one."""
+    wrongs = {"is not finite": ~np.isfinite(row)}
+    if problem.nonnegative:
+        wrongs["is negative, but loadings and codes are constrained to be nonnegative"] = row < 0
+    for what, wrong in wrongs.items():
+        if wrong.any():
+            place = tuple(int(k) for k in np.argwhere(wrong)[0])
+            return f"X[{', '.join(map(str, (*index, *place)))}] = {row[place]} {what}"
+    return f"X has a tensor of a norm too far from one for {problem.dtype}; rescale the data"

@@ -18,12 +18,17 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 
-from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
+from stream_ocpdl.ocpdl.arrays import Array, BigArray, Flags, Indices
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 TILE = 256
 """Cells of a tile: ranges of cells begin at multiples of it, and a tile's accumulators stay in the first cache."""
+
+
+LANES = 32
+"""Running sums of an energy. Cell m of a tensor belongs to lane m mod LANES: an order of summation that is fixed, and
+still becomes vector instructions."""
 
 
 def kernel(function: F) -> F:
@@ -32,21 +37,108 @@ def kernel(function: F) -> F:
     return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=flags)(function))
 
 
+def exact(function: F) -> F:
+    """The same in the order that is written, for sums that two kernels must have to the last bit."""
+    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+
+
 # ── reading a minibatch ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@kernel
-def scan(lo: int, hi: int, X: BigArray, energies: Array, lowest: Array) -> None:
-    """‖X_j‖² and min X_j of each tensor j in [lo, hi). X (b, M) → energies (b), lowest (b)."""
+@exact
+def scan(lo: int, hi: int, X: BigArray, energies: Array, negative: Flags) -> None:
+    """‖X_j‖² of each tensor j in [lo, hi), and whether a cell is below zero. X (b, M) → energies (b), negative (b)."""
+    sums = np.empty(LANES)
+    whole = X.shape[1] // TILE * TILE
     for j in range(lo, hi):
-        energy = 0.0
-        low = np.float64(inf)
-        for m in range(X.shape[1]):
-            x = np.float64(X[j, m])
-            energy += x * x
-            low = min(low, x)
-        energies[j] = energy
-        lowest[j] = low
+        sums[:] = 0.0
+        below = False
+        for first in range(0, whole, TILE):
+            below |= measure_tile(X[j, first : first + TILE], sums)
+        below |= measure_rest(X[j, whole:], sums)
+        energies[j] = total(sums)
+        negative[j] = below
+
+
+@exact
+def copy(source: BigArray, out: BigArray) -> tuple[float, bool]:
+    """A tensor (M) → out (M) of any dtype; and what `scan` finds in the copy, read while it is in the first cache."""
+    sums = np.zeros(LANES)
+    whole = out.size // TILE * TILE
+    below = False
+    for first in range(0, whole, TILE):
+        here, there = out[first : first + TILE], source[first : first + TILE]
+        for m in range(TILE):
+            here[m] = there[m]
+        below |= measure_tile(here, sums)
+    for m in range(whole, out.size):
+        out[m] = source[m]
+    below |= measure_rest(out[whole:], sums)
+    return total(sums), below
+
+
+@exact
+def scatter(indices: Indices, values: BigArray, out: BigArray) -> tuple[float, bool, int]:
+    """The tensor (M) with these entries, and zeros elsewhere → out; what `scan` finds in it; how many entries fit.
+
+    The first index that is not above the one before, or not a cell, ends it.
+    """
+    sums = np.zeros(LANES)
+    below = False
+    out[:] = 0.0
+    last = -1
+    for k in range(indices.size):
+        m = indices[k]
+        if m <= last or m >= out.size:
+            return 0.0, False, k
+        last = m
+        x = np.float64(values[k])
+        if x < 0.0:
+            below = True
+        out[m] = values[k]
+        sums[m % LANES] += x * x
+    return total(sums), below, indices.size
+
+
+@exact
+def measure_tile(x: BigArray, sums: Array) -> bool:
+    """x² of a tile, cell m added to sums[m mod LANES]; whether a cell is below zero. A NaN shows in the sums only.
+
+    Lane after lane, so that a sum stays in its register; each adds its cells in ascending order.
+    """
+    for k in range(LANES):
+        energy = sums[k]
+        for row in range(TILE // LANES):
+            v = np.float64(x[row * LANES + k])
+            energy += v * v
+        sums[k] = energy
+    below = False
+    for m in range(TILE):
+        below |= x[m] < 0.0
+    return below
+
+
+@exact
+def measure_rest(x: BigArray, sums: Array) -> bool:
+    """The same for the cells that fill no tile."""
+    below = False
+    for m in range(x.size):
+        v = np.float64(x[m])
+        sums[m % LANES] += v * v
+        if v < 0.0:
+            below = True
+    return below
+
+
+@exact
+def total(sums: Array) -> float:
+    """The sum of the lanes, by halves. The sums are written."""
+    size = LANES
+    while size > 1:
+        size //= 2
+        for k in range(size):
+            sums[k] += sums[size + k]
+    return float(sums[0])
 
 
 @kernel
