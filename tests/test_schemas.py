@@ -12,7 +12,8 @@ from jsonschema import Draft202012Validator
 
 from stream_ocpdl.errors import DecodeError
 from stream_ocpdl.stream import messages
-from stream_ocpdl.stream.codec import frame
+from stream_ocpdl.stream.messages import frame
+from stream_ocpdl.stream.topics import Topics
 from tests.asyncapi import NoParser, parse
 from tests.conftest import REQUIRED
 
@@ -68,7 +69,7 @@ WORDS = {
     "run": several(COUNT, 3, 3),
     "size": SIZE,
     "text of 1 to 64 characters": {"type": "string", "minLength": 1, "maxLength": 64},
-    "text": {"type": "string", "maxLength": 256},
+    "text": {"type": "string", "maxLength": 512},
     "version": {"type": "string", "pattern": f"^[A-Za-z0-9._-]+/{NUMBER}/{NUMBER}/{NUMBER}$"},
 }
 """The words of the specification for the types of fields."""
@@ -268,3 +269,20 @@ def test_the_parser_refuses_broken_copies(tmp_path):
     for name, said in zip(BROKEN, parsed(*paths), strict=True):
         assert said.document is None, name
         assert said.complaints, name
+
+
+def test_topics_are_made_as_documented(asyncapi):
+    """The settings of the topics in the document are those with which the service makes them."""
+    made = Topics.of("weather", "input").outputs(3)
+    for channel in asyncapi["channels"].values():
+        name = channel["address"].replace("{model}", "weather")
+        if name not in made:
+            continue
+        partitions, settings = made.pop(name)
+        said = channel["bindings"]["kafka"]
+        told = {key: ",".join(value) if isinstance(value, list) else str(value) for key, value in settings.items()}
+
+        assert said.get("partitions", 3) == partitions, name
+        known = {k: ",".join(v) if isinstance(v, list) else str(v) for k, v in said.get("topicConfiguration", {}).items()}
+        assert {key: known.get(key) for key in told} == told, name
+    assert not made

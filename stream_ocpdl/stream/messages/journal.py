@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
-from stream_ocpdl.stream.messages.fields import Fields, pairs
+from stream_ocpdl.errors import DecodeError
+from stream_ocpdl.stream.messages.fields import Fields, brief, pairs
 from stream_ocpdl.stream.messages.framing import OWN, Payload, frame, unframe
 from stream_ocpdl.stream.messages.records import Position, Run
 
@@ -83,6 +84,8 @@ class JournalRecord:
         header, _ = unframe(value, OWN)
         fields = Fields(header, "journal")
         event = fields.one_of("event", EVENTS)
+        if event == "genesis" and header.get("previous") != GENESIS:
+            raise DecodeError(f"previous is {brief(header.get('previous'))}, of a genesis it is 64 zeros")
         only_genesis = fields.text if event == "genesis" else lambda name: fields.optional(name, fields.text)
         return cls(
             event=event,
