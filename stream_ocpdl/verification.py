@@ -146,8 +146,8 @@ def _settings(trial: Trial, model: str, topic: str) -> Settings:
 class _Feed:
     """The stream: a hundred rounds a second of one record for each partition, until told to end.
 
-    One in fifty is poison, and one in fifty comes in pieces, some of them repeated or lost. The last rounds are such that
-    all tensors fill whole minibatches.
+    One in fifty is poison, and one in fifty comes in pieces, some of them repeated or lost. The last rounds are such
+    that all tensors fill whole minibatches.
     """
 
     def __init__(self, trial: Trial, connection: Connection, topic: str) -> None:

@@ -283,6 +283,8 @@ def test_topics_are_made_as_documented(asyncapi):
         told = {key: ",".join(value) if isinstance(value, list) else str(value) for key, value in settings.items()}
 
         assert said.get("partitions", 3) == partitions, name
-        known = {k: ",".join(v) if isinstance(v, list) else str(v) for k, v in said.get("topicConfiguration", {}).items()}
+        known = {
+            k: ",".join(v) if isinstance(v, list) else str(v) for k, v in said.get("topicConfiguration", {}).items()
+        }
         assert {key: known.get(key) for key in told} == told, name
     assert not made

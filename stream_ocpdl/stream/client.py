@@ -41,8 +41,8 @@ class TensorProducer:
     A tensor larger than a record is cut into pieces of `chunk_bytes`, one after the other in one partition.
 
     `when_full`: with "block", `send` waits up to `timeout` seconds for room in a queue of `queue_bytes`, then raises
-    QueueFull; with "raise" it does so at once, unless it is in the middle of the pieces of a tensor. A tensor that could
-    not be delivered raises at the next call.
+    QueueFull; with "raise" it does so at once, unless it is in the middle of the pieces of a tensor. A tensor that
+    could not be delivered raises at the next call.
 
         with TensorProducer("localhost:9092", "weather.tensors") as producer:
             producer.send(array, key=b"sensor 7", axes=("latitude", "longitude"))

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from math import prod
 
 from stream_ocpdl.errors import DataError
-from stream_ocpdl.stream.assembly import Assembler, Put, Refusal
+from stream_ocpdl.stream.assembly import Assembler, Refusal
 from stream_ocpdl.stream.batching import Item
 from stream_ocpdl.stream.formats import Format
 from stream_ocpdl.stream.messages import Chunk, Draw, Payload, Record, Tensor, unframe

@@ -3,12 +3,12 @@
 import base64
 import binascii
 import re
-import reprlib
 from collections.abc import Callable, Collection
 from math import isfinite
 from typing import Any, TypeVar
 
 from stream_ocpdl.errors import DecodeError
+from stream_ocpdl.stream.messages.framing import brief
 from stream_ocpdl.stream.messages.records import Position, Run, Version
 
 T = TypeVar("T")
@@ -21,8 +21,6 @@ TEXT, NAME = 512, 64
 """Characters of a text, and of the name of an axis."""
 
 _HASH = re.compile("[0-9a-f]{64}")
-_QUOTED = reprlib.Repr()
-_QUOTED.maxlevel, _QUOTED.maxlist, _QUOTED.maxdict, _QUOTED.maxstring, _QUOTED.maxother = 2, MODES, 3, 60, 60
 
 
 class Fields:
@@ -145,11 +143,6 @@ class Fields:
             return self.header[name]
         except KeyError:
             raise DecodeError(f"{name} is missing") from None
-
-
-def brief(value: Any) -> str:
-    """A value as an error quotes it: of any size, in one short line."""
-    return " ".join(_QUOTED.repr(value).split())
 
 
 def pairs(positions: dict[int, int]) -> list[list[int]]:

@@ -5,6 +5,7 @@
 The payload begins at a multiple of 16: arrays are read in place, aligned.
 """
 
+import reprlib
 import struct
 import zlib
 from typing import Any, NamedTuple
@@ -17,6 +18,8 @@ MAGIC = b"OCT"
 VERSION = 1
 ALIGNMENT = 16
 _PREFIX = struct.Struct("<3sBI")
+_QUOTED = reprlib.Repr()
+_QUOTED.maxlevel, _QUOTED.maxlist, _QUOTED.maxdict, _QUOTED.maxstring, _QUOTED.maxother = 2, 16, 3, 60, 60
 
 Payload = bytes | bytearray | memoryview
 
@@ -27,7 +30,7 @@ class Limits(NamedTuple):
     header: int
     """Bytes."""
     entries: int
-    """Of an array or a map. An array's length is a promise, and msgpack makes room for it; arrays may be nested."""
+    """Of an array or a map. A length is a promise for which msgpack makes room at once, and arrays may be nested."""
 
 
 FOREIGN = Limits(header=16_384, entries=64)
@@ -71,9 +74,14 @@ def unframe(value: Payload | None, limits: Limits = FOREIGN) -> tuple[dict[str, 
         raise DecodeError(f"header has {length} bytes by its prefix, and the message {size} in all: it is cut short")
     view = memoryview(value)
     header, payload = _unpack(view[_PREFIX.size : end], limits), view[start:]
-    if "crc32" in header and header["crc32"] != checksum(payload):
-        raise DecodeError(f"crc32 is {str(header['crc32'])[:20]}, and that of the payload {checksum(payload)}")
+    if "crc32" in header and (header["crc32"] != checksum(payload) or type(header["crc32"]) is not int):
+        raise DecodeError(f"crc32 is {brief(header['crc32'])}, and that of the payload {checksum(payload)}")
     return header, payload
+
+
+def brief(value: Any) -> str:
+    """A value as an error quotes it: of any size, in one short line."""
+    return " ".join(_QUOTED.repr(value).split())
 
 
 def checksum(*parts: Payload) -> int:
@@ -87,6 +95,10 @@ def checksum(*parts: Payload) -> int:
 def _unpack(packed: memoryview, limits: Limits) -> dict[str, Any]:
     most = min(limits.entries, len(packed))
     try:
+        if most > FOREIGN.entries:  # lengths are believed only after the bytes have kept them
+            walker = msgpack.Unpacker(max_buffer_size=len(packed))
+            walker.feed(packed)
+            walker.skip()
         header = msgpack.unpackb(packed, max_array_len=most, max_map_len=most)
     except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as error:
         raise DecodeError(f"header is not msgpack: {str(error)[:80] or type(error).__name__}") from error

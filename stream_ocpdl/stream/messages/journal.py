@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 from stream_ocpdl.errors import DecodeError
-from stream_ocpdl.stream.messages.fields import Fields, brief, pairs
-from stream_ocpdl.stream.messages.framing import OWN, Payload, frame, unframe
+from stream_ocpdl.stream.messages.fields import Fields, pairs
+from stream_ocpdl.stream.messages.framing import OWN, Payload, brief, frame, unframe
 from stream_ocpdl.stream.messages.records import Position, Run
 
 GENESIS = "0" * 64

@@ -11,8 +11,8 @@ import numpy as np
 from stream_ocpdl.errors import DecodeError
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.diagnostics import Assumption, Standing
-from stream_ocpdl.stream.messages.fields import Fields, brief, pairs, to_base64
-from stream_ocpdl.stream.messages.framing import OWN, Payload, frame, unframe
+from stream_ocpdl.stream.messages.fields import Fields, pairs, to_base64
+from stream_ocpdl.stream.messages.framing import OWN, Payload, brief, frame, unframe
 from stream_ocpdl.stream.messages.records import Position, Record, Version
 from stream_ocpdl.stream.messages.tensor import dense
 
@@ -47,7 +47,7 @@ class Code:
     @classmethod
     def from_bytes(cls, value: Payload | None) -> Self:
         """The code, its numbers in the memory of the message."""
-        header, payload = unframe(value, OWN)
+        header, payload = unframe(value)
         fields = Fields(header, "code")
         fields.one_of("dtype", ("<f8",))
         shape = fields.shape()

@@ -8,8 +8,8 @@ import numpy as np
 
 from stream_ocpdl.errors import DataError, DecodeError
 from stream_ocpdl.ocpdl.arrays import BigArray, Indices, Sparse
-from stream_ocpdl.stream.messages.fields import Fields, brief
-from stream_ocpdl.stream.messages.framing import Payload, frame, unframe
+from stream_ocpdl.stream.messages.fields import Fields
+from stream_ocpdl.stream.messages.framing import Payload, brief, frame, unframe
 
 DTYPES = ("<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "<u8", "<u4", "<u2", "|i1", "|u1", "|b1")
 _DTYPES = {name: np.dtype(name) for name in DTYPES}

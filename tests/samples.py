@@ -1,0 +1,82 @@
+"""One message of each kind, the same for ever: what the golden bytes, the round trips and the fuzz begin with."""
+
+import numpy as np
+
+from stream_ocpdl import Problem, Sparse, assumption_card
+from stream_ocpdl.stream.messages import (
+    GENESIS,
+    Chunk,
+    Code,
+    DeadLetter,
+    Draw,
+    JournalRecord,
+    Manifest,
+    Partial,
+    Place,
+    Position,
+    Record,
+    Refused,
+    Snapshot,
+    Tensor,
+    Version,
+)
+
+ARRAY = np.arange(6.0).reshape(3, 2)
+CARD = assumption_card(Problem(shape=(3, 2), rank=2))
+RECORD = Record(Position(2, 41), b"sensor \xff", b"\x00bytes", (("trace", b"\x01"), ("none", None)), 1_700_000_000_000)
+
+SAMPLES = {
+    "tensor": Tensor(ARRAY, ("row", "column")).to_bytes(crc=True),
+    "tensor-sparse": Tensor(Sparse((3, 2), np.array([0, 5]), np.array([1, 7], np.int16))).to_bytes(),
+    "draw": Draw(Tensor(ARRAY.astype(np.float32)), "run 7", 3, 1000, True, "nuts").to_bytes(),
+    "chunk": Chunk("b1946ac92492d2347c6235b4d2611184", 1, 3, 250, bytes(range(100))).to_bytes(),
+    "code": Code(Version("weather", 41), 42, Position(1, 7), 0.125, np.array([0.5, 0.0])).to_bytes(),
+    "snapshot": Snapshot(
+        Version("weather", 42),
+        1344,
+        [ARRAY, ARRAY[:2]],
+        ("row", "column"),
+        0.25,
+        "PowerLaw(beta=0.76, delta=0.0)",
+        CARD,
+        (0, 1),
+        "weather.tensors (id, 2 partitions)",
+        {0: 700, 1: 650},
+        "stream_ocpdl 0.1.0",
+    ).to_bytes(),
+    "dead-letter": DeadLetter("weather.tensors", RECORD, "DataError", "X[0, 1] = nan", "stream_ocpdl 0.1.0").to_bytes(),
+    "dead-letter-tombstone": DeadLetter(
+        "t", Record(Position(0, 0), None, None), "DecodeError", "value is missing", "stream_ocpdl 0.1.0"
+    ).to_bytes(),
+    "journal": JournalRecord(
+        "step",
+        "ab" * 32,
+        t=42,
+        N=1344,
+        weight=0.25,
+        used=((0, 690, 705), (1, 640, 655)),
+        refused=(Refused(0, 699, "DecodeError", "kind is 'x', not 'tensor'"),),
+        resume={0: 700, 1: 656},
+        reached={0: 706, 1: 656},
+        ahead=((0, 710, 712),),
+        cursor=1,
+        checksum=12345,
+        axes=("row", "column"),
+        state="cd" * 32,
+    ).to_bytes(),
+    "journal-genesis": JournalRecord(
+        "genesis", GENESIS, resume={0: 0}, reached={0: 0}, input="t (id)", lineage="ef" * 32, fingerprint="01" * 8
+    ).to_bytes(),
+    "checkpoint": Manifest(
+        "weather", 42, 1344, 43, "ab" * 32, "t (id)", "ef" * 32, "01" * 8, 1000, "cd" * 32, Place(2, 17)
+    ).to_bytes(),
+    "partial": Partial(Version("weather", 41), 64, 10.5, 3.25, np.eye(2), np.ones((3, 2, 2), np.float32)).to_bytes(),
+}
+
+
+def kind(name):
+    """The kind of a sample."""
+    return next(k for k in ("dead-letter", name, name.split("-")[0]) if name.startswith(k) and k in KINDS)
+
+
+KINDS = ("tensor", "draw", "chunk", "code", "snapshot", "dead-letter", "journal", "checkpoint", "partial")
