@@ -61,6 +61,7 @@ class Tensor:
     """A tensor of the stream."""
 
     array: BigArray
+    axes: tuple[str, ...] | None = None
 
     def to_bytes(self) -> bytes:
         """Header with dtype and shape, payload in C order.
