@@ -18,7 +18,7 @@ LAYERS = [
     {"ocpdl.learner", "ocpdl.diagnostics"},
     {"estimator", "stream.codec"},
     {"stream.messages"},
-    {"stream.journal", "stream.batching", "stream.ports"},
+    {"stream.journal", "stream.formats", "stream.batching", "stream.ports"},
     {"stream.pipeline", "stream.kafka"},
     {"stream.checkpoint", "stream.client"},
     {"stream.recovery", "stream.topics"},

@@ -5,8 +5,8 @@
     msgpack   a map, or a nested list
     json      an object, or a nested list
 
-Whatever a producer sends, the answer is a tensor or a `DecodeError`, and what it costs is bounded by the problem's shape:
-a value has at most 32 bytes an element (and 64 KiB), and its lists and numbers are counted. Msgpack is walked over before
+Whatever a producer sends, the answer is a tensor or a `DecodeError`, and its cost is bounded by the problem's shape: a
+value has at most 32 bytes an element (and 64 KiB), and its lists and numbers are counted. Msgpack is walked over before
 anything is built, so that no length is believed that the bytes do not keep.
 """
 
@@ -134,14 +134,16 @@ def _json(value: bytes, shape: Shape) -> Tensor:
 
 def _fields(value: bytes) -> dict[str, memoryview]:
     """The fields of a msgpack map, each still packed and known to be complete; a list is `data`."""
-    unpacker = msgpack.Unpacker(max_buffer_size=len(value), max_str_len=KEY, max_array_len=0, **_PLAIN)
+    limits = _PLAIN | {"max_str_len": KEY, "max_bin_len": KEY, "max_array_len": 0}
+    unpacker = msgpack.Unpacker(max_buffer_size=len(value), **limits)
     unpacker.feed(value)
     try:
         return _unique(_walk(unpacker, value))
     except DecodeError:
         raise
     except (ValueError, msgpack.UnpackException) as error:
-        raise DecodeError(f"the message is no map or list of msgpack: {error or type(error).__name__}") from error
+        reason = str(error) or type(error).__name__
+        raise DecodeError(f"the message is no map or list of msgpack: {reason}") from error
 
 
 def _walk(unpacker: Any, value: bytes) -> Iterator[tuple[str, memoryview]]:
@@ -160,7 +162,7 @@ def _walk(unpacker: Any, value: bytes) -> Iterator[tuple[str, memoryview]]:
 def _key(unpacker: Any) -> str:
     key = unpacker.unpack()
     if not isinstance(key, str):
-        raise DecodeError(f"the message has a key that is a {type(key).__name__}, not text")
+        raise DecodeError(f"the message has a key of type {type(key).__name__}, not text")
     return key
 
 
@@ -269,7 +271,7 @@ def _reshaped(array: BigArray, shape: object) -> BigArray:
 def _view(payload: memoryview, dtype: object, shape: Shape, order: Literal["C", "F"] = "C") -> BigArray:
     """The array, in the memory of the message."""
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise DecodeError(f"dtype is {reprlib.repr(dtype)}, not one of {', '.join(DTYPES)}")
+        raise DecodeError(f"dtype is {_brief(dtype)}, not one of {', '.join(DTYPES)}")
     if prod(shape) * np.dtype(dtype).itemsize != len(payload):
         raise DecodeError(f"shape {shape} of {dtype} does not fit data of {len(payload)} bytes")
     return np.frombuffer(payload, dtype).reshape(shape, order=order)
@@ -277,8 +279,15 @@ def _view(payload: memoryview, dtype: object, shape: Shape, order: Literal["C", 
 
 def _sizes(shape: object) -> Shape:
     if not isinstance(shape, list | tuple) or not 1 <= len(shape) <= MODES or not all(map(_is_size, shape)):
-        raise DecodeError(f"shape is {reprlib.repr(shape)}, not a list of 1 to {MODES} positive sizes")
+        raise DecodeError(f"shape is {_brief(shape)}, not a list of 1 to {MODES} positive sizes")
     return tuple(map(int, shape))
+
+
+def _brief(value: object) -> str:
+    """The beginning of what a producer sent, however much it is."""
+    brief = reprlib.Repr()
+    brief.maxlevel = 2
+    return brief.repr(value)[:80]
 
 
 def _is_size(n: object) -> bool:
@@ -290,7 +299,7 @@ def _axes(axes: object, modes: int) -> tuple[str, ...] | None:
     if axes is None:
         return None
     if not isinstance(axes, list) or len(axes) != modes or not all(map(_is_name, axes)) or len(set(axes)) < modes:
-        raise DecodeError(f"axes is {reprlib.repr(axes)}, not {modes} different texts of 1 to 64 characters")
+        raise DecodeError(f"axes is {_brief(axes)}, not {modes} different texts of 1 to 64 characters")
     return tuple(axes)
 
 
