@@ -23,9 +23,8 @@ from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.settings import Settings
 from stream_ocpdl.stream import kafka, topics
 from stream_ocpdl.stream.checkpoint import DirectoryStore, manifest_of, state_of
-from stream_ocpdl.stream.journal import JournalRecord
 from stream_ocpdl.stream.kafka import Connection, KafkaSource, Transactions, committed, read_committed
-from stream_ocpdl.stream.messages import Code, Tensor
+from stream_ocpdl.stream.messages import GENESIS, Code, JournalRecord, Tensor
 from stream_ocpdl.stream.pipeline import Plan, Progress
 from stream_ocpdl.stream.service import Ports, Service
 from stream_ocpdl.stream.topics import CHUNKS, TopicJournal, TopicOutbox, Topics, TopicStore
@@ -241,7 +240,7 @@ def checkpoint(name, problem, t):
     empty = State.initial(problem)
     B = np.random.default_rng(t).random(empty.aggregates.B.shape)
     state = replace(empty, t=t, N=t, aggregates=replace(empty.aggregates, B=B))
-    return manifest_of(Plan(name, problem), Progress(state, bytes(32), {0: 0}), t, "input"), state
+    return manifest_of(Plan(name, problem), Progress(state, GENESIS, {0: 0}, {0: 0}), t, "input"), state
 
 
 def die_in_checkpoint(servers, name):
@@ -312,7 +311,7 @@ def test_a_damaged_checkpoint_is_passed_over(model, monkeypatch, damage, said):
     ("forge", "said"),
     [
         (lambda manifest: {"journal_offset": manifest.journal_offset + 5}, "ahead of the journal"),
-        (lambda manifest: {"link": bytes(32)}, "another history"),
+        (lambda manifest: {"link": GENESIS}, "another history"),
     ],
 )
 def test_a_checkpoint_without_a_place_in_the_journal_is_refused(learned, forge, said):

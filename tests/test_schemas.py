@@ -24,7 +24,7 @@ ASYNCAPI = SCHEMAS / "asyncapi.yaml"
 # ── what the specification says ────────────────────────────────────────────────────────────────────────────────
 
 SECTION = re.compile(r"^\*\*([a-z-]+)\*\*", re.MULTILINE)
-PREFACE, *PARTS = SECTION.split((ROOT / "docs" / "messages.md").read_text().split("## Compatibility")[0])
+PREFACE, *PARTS = SECTION.split((ROOT / "docs" / "messages.md").read_text().split("## Other input formats")[0])
 
 
 def rows(text):

@@ -12,7 +12,6 @@ anything is built, so that no length is believed that the bytes do not keep.
 
 import io
 import json
-import reprlib
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from numpy.lib import format as npy
 
 from stream_ocpdl.errors import ConfigError, DecodeError
 from stream_ocpdl.ocpdl.arrays import BigArray
-from stream_ocpdl.stream.messages import DTYPES, MODES, Tensor
+from stream_ocpdl.stream.messages import DTYPES, MODES, Tensor, brief
 
 Name: TypeAlias = Literal["native", "msgpack", "raw", "npy", "json"]
 Shape: TypeAlias = tuple[int, ...]
@@ -76,7 +75,7 @@ class Format:
         if self.name == "native":
             return Tensor.from_bytes(value)
         if not value:
-            raise DecodeError("the message has no value")
+            raise DecodeError("value is empty, or the record is a tombstone")
         limit = ELEMENT * prod(shape) + SLACK
         if len(value) > limit:
             raise DecodeError(f"the message has {len(value)} bytes; with shape {shape} it may have {limit}")
@@ -271,7 +270,7 @@ def _reshaped(array: BigArray, shape: object) -> BigArray:
 def _view(payload: memoryview, dtype: object, shape: Shape, order: Literal["C", "F"] = "C") -> BigArray:
     """The array, in the memory of the message."""
     if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise DecodeError(f"dtype is {_brief(dtype)}, not one of {', '.join(DTYPES)}")
+        raise DecodeError(f"dtype is {brief(dtype)}, not one of {', '.join(DTYPES)}")
     if prod(shape) * np.dtype(dtype).itemsize != len(payload):
         raise DecodeError(f"shape {shape} of {dtype} does not fit data of {len(payload)} bytes")
     return np.frombuffer(payload, dtype).reshape(shape, order=order)
@@ -279,15 +278,8 @@ def _view(payload: memoryview, dtype: object, shape: Shape, order: Literal["C", 
 
 def _sizes(shape: object) -> Shape:
     if not isinstance(shape, list | tuple) or not 1 <= len(shape) <= MODES or not all(map(_is_size, shape)):
-        raise DecodeError(f"shape is {_brief(shape)}, not a list of 1 to {MODES} positive sizes")
+        raise DecodeError(f"shape is {brief(shape)}, not a list of 1 to {MODES} positive sizes")
     return tuple(map(int, shape))
-
-
-def _brief(value: object) -> str:
-    """The beginning of what a producer sent, however much it is."""
-    brief = reprlib.Repr()
-    brief.maxlevel = 2
-    return brief.repr(value)[:80]
 
 
 def _is_size(n: object) -> bool:
@@ -299,7 +291,7 @@ def _axes(axes: object, modes: int) -> tuple[str, ...] | None:
     if axes is None:
         return None
     if not isinstance(axes, list) or len(axes) != modes or not all(map(_is_name, axes)) or len(set(axes)) < modes:
-        raise DecodeError(f"axes is {_brief(axes)}, not {modes} different texts of 1 to 64 characters")
+        raise DecodeError(f"axes is {brief(axes)}, not {modes} different texts of 1 to 64 characters")
     return tuple(axes)
 
 

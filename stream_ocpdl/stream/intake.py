@@ -26,7 +26,8 @@ class Intake:
     def read(self, record: Record, now: float) -> Item:
         """What the next record of a partition brings."""
         assembler = self._assemblers[record.position.partition]
-        parts, others = (record,), assembler.pass_by(record.position.offset)
+        parts: tuple[Record, ...] = (record,)
+        others = assembler.pass_by(record.position.offset)
         try:
             found = self._open(record)
             if isinstance(found, Chunk):

@@ -6,6 +6,7 @@ A `Progress` is all that decides what comes next: the state, the last link of th
 Live steps and replayed ones go through the same `learn`.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -42,8 +43,11 @@ from stream_ocpdl.stream.messages import (
 CARRIED = ("traceparent", "tracestate")
 """The headers of a tensor that go with its code."""
 
+MODEL = "[A-Za-z0-9._-]{1,200}"
+"""The name of a model: topics are named after it."""
+
 NAME, TEXT = 64, 256
-"""Characters of the name of an axis or a model, and of a text."""
+"""Characters of the name of an axis, and of a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +68,10 @@ class Plan:
     """Names of the modes; without them the first tensor that has names gives them."""
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.model) <= NAME:
-            raise ConfigError(f"model must be a name of 1 to {NAME} characters, not {self.model!r}")
+        if not re.fullmatch(MODEL, self.model):
+            raise ConfigError(
+                f"model must be 1 to 200 letters, digits, dots, dashes or underscores, not {self.model!r}"
+            )
         if self.axes is not None and not self._named_right(self.axes):
             raise ConfigError(f"axes must be {self.problem.modes} different names, not {list(self.axes)}")
 

@@ -169,17 +169,21 @@ class TopicStore:
 
     def _load(self, manifest: Manifest) -> bytes:
         """The pieces of a checkpoint, put together; they lie behind an offset noted before they were written."""
-        begin, found = manifest.place.begin if manifest.place else 0, dict[int, Payload]()
-        for record in read_committed(self._connection, self._topic, CHUNKS, begin):
-            with suppress(OcpdlError):
-                chunk = Chunk.from_bytes(record.value)
-                if chunk.id == manifest.sha256:
-                    found[chunk.index] = chunk.piece
+        slot, begin = manifest.place or (0, 0)
+        newest = {record.key: record.value for record in read_committed(self._connection, self._topic, CHUNKS, begin)}
         count = _pieces(manifest)
-        whole = [found[i] for i in range(count) if i in found]
+        whole = [piece for i in range(count) if (piece := _piece(newest.get(b"%d:%d" % (slot, i)), manifest.sha256))]
         if len(whole) < count:
             raise StateError(f"the checkpoint of step {manifest.t} lacks {count - len(whole)} of its {count} pieces")
         return b"".join(whole)
+
+
+def _piece(value: bytes | None, name: str) -> Payload | None:
+    """The piece in a record, if it is one of this name."""
+    with suppress(OcpdlError):
+        chunk = Chunk.from_bytes(value)
+        return chunk.piece if chunk.id == name else None
+    return None
 
 
 def _pieces(manifest: Manifest) -> int:

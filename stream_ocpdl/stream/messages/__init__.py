@@ -4,7 +4,7 @@ from typing import Any
 
 from stream_ocpdl.stream.messages.chunk import CHUNK, Chunk, split
 from stream_ocpdl.stream.messages.fields import MODES
-from stream_ocpdl.stream.messages.framing import FOREIGN, MAGIC, OWN, VERSION, Payload, checksum, frame, unframe
+from stream_ocpdl.stream.messages.framing import FOREIGN, MAGIC, OWN, VERSION, Payload, brief, checksum, frame, unframe
 from stream_ocpdl.stream.messages.journal import GENESIS, JournalRecord, Refused, link, runs
 from stream_ocpdl.stream.messages.manifest import Manifest, Place
 from stream_ocpdl.stream.messages.records import Headers, Output, Position, Record, Run, Version
@@ -53,6 +53,7 @@ __all__ = [
     "Snapshot",
     "Tensor",
     "Version",
+    "brief",
     "checksum",
     "frame",
     "link",

@@ -1,9 +1,13 @@
 """Records as a broker keeps them, and the names of places and dictionaries."""
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from stream_ocpdl.errors import DecodeError
+
+_NUMBER = "(0|[1-9][0-9]{0,18})"
+_VERSION = re.compile(f"([A-Za-z0-9._-]+)/{_NUMBER}/{_NUMBER}/{_NUMBER}")
 
 
 class Position(NamedTuple):
@@ -62,8 +66,8 @@ class Version(NamedTuple):
         >>> Version.parse(str(Version("weather", 41)))
         Version(model='weather', t=41, shard=0, epoch=0)
         """
-        model, *numbers = text.rsplit("/", 3)
-        if not model or len(numbers) != 3 or not all(n.isascii() and n.isdigit() and len(n) < 20 for n in numbers):
+        found = _VERSION.fullmatch(text)
+        if found is None:
             raise DecodeError(f"{text[:80]!r} is not MODEL/SHARD/EPOCH/T")
-        shard, epoch, t = map(int, numbers)
-        return cls(model, t, shard, epoch)
+        model, shard, epoch, t = found.groups()
+        return cls(model, int(t), int(shard), int(epoch))
