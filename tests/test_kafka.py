@@ -1,5 +1,7 @@
 """The broker tier: what the stream promises, on a real Apache Kafka. Every test has topics of its own."""
 
+import io
+import json
 import os
 import shutil
 import signal
@@ -13,18 +15,20 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import msgpack
 import numpy as np
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from stream_ocpdl import Problem
+from stream_ocpdl import Problem, TensorProducer, read_codes, read_dead_letters, read_snapshots
 from stream_ocpdl.errors import BrokerError, Fenced, InputLost
+from stream_ocpdl.evidence import examine
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.settings import Settings
 from stream_ocpdl.stream import kafka, topics
 from stream_ocpdl.stream.checkpoint import DirectoryStore, manifest_of, state_of
 from stream_ocpdl.stream.kafka import Connection, KafkaSource, Transactions, committed, read_committed
-from stream_ocpdl.stream.messages import GENESIS, Code, JournalRecord, Tensor
+from stream_ocpdl.stream.messages import GENESIS, Code, JournalRecord, Tensor, split
 from stream_ocpdl.stream.pipeline import Plan, Progress
 from stream_ocpdl.stream.service import Ports, Service
 from stream_ocpdl.stream.topics import CHUNKS, TopicJournal, TopicOutbox, Topics, TopicStore
@@ -55,6 +59,7 @@ class Model:
         self.name, self.connection, self.topics = name, Connection(servers), Topics.of(name, f"{name}.input")
         problem = {"shape": [4, 3], "rank": 2}
         self.settings = Settings(name, self.topics.input, servers, problem, batching={"size": 5}, pace=PACE)
+        self.servers = servers
         self.journal = TopicJournal(self.connection, self.topics.journal)
         self.reports = []
 
@@ -64,12 +69,13 @@ class Model:
         values = [(p, Tensor(random.random((4, 3))).to_bytes()) for _ in range(count) for p in PARTITIONS]
         kafka.produce(self.connection, self.topics.input, values)
 
-    def live(self, store=None):
-        """Learn all that there is; the digest of the state in the end."""
+    def live(self, store=None, until=None):
+        """Learn all that there is, or until the positions are such; the digest of the state in the end."""
         self.reports, end = [], self.end()
+        enough = until or (lambda positions: positions == end)
         with closing(Source(self.connection, self.topics.input, self.name)) as source:
             outbox = TopicOutbox(self.connection, self.topics, self.name, source)
-            world = (source, self.journal, outbox, store or self.store(), time.monotonic, lambda: source.at == end)
+            world = (source, self.journal, outbox, store or self.store(), time.monotonic, lambda: enough(source.at))
             service = Service(self.settings.plan(), Ports(*world, self.reports.append), self.settings.rhythm())
             return service.run().progress.state.digest()
 
@@ -146,7 +152,7 @@ def eventually(condition, seconds=30.0):
 
 
 def rows(model, *values):
-    return lambda: [(model.topics.codes, 0, None, value) for value in values]
+    return lambda: [kafka.Row(model.topics.codes, 0, None, value) for value in values]
 
 
 def test_a_successor_fences(model):
@@ -339,6 +345,154 @@ def test_checkpoints_in_a_directory(model, tmp_path, caplog, size, said):
     assert model.live(DirectoryStore(tmp_path, model.name)) == digest
     assert said in caplog.text + model.reports[0]
     assert model.reports[-2:] == ["restored the checkpoint of step 4", "ready at step 8, 4 steps replayed"]
+
+
+# ── messages ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def lingering(model, size=5, **settings):
+    """Let the model take what there is, and show every dictionary."""
+    batching = {"size": size, "close": "linger", "order": "canonical", "linger_ms": 20}
+    model.settings = replace(model.settings, batching=batching, snapshot_every=1, **settings)
+
+
+def check(model):
+    """All that the model left is as a replay of its journal finds it."""
+    assert examine(model.connection, model.settings).broken == []
+
+
+def test_a_video_clip(model):
+    """Two clips of 184 MB, as in the paper, go through the service in pieces; one without a piece is a dead letter."""
+    shape = (50, 460_080)
+    lingering(model, 1, problem={"shape": shape, "rank": 2}, axes=["frame", "pixel"])
+    clip = np.random.default_rng(0).random(shape)
+    with TensorProducer(model.servers, model.topics.input) as producer:
+        producer.send(clip, axes=("frame", "pixel"))
+    torn = [chunk.to_bytes() for chunk in split(Tensor(clip[:, :200_000]).to_bytes(), "torn")]
+    kafka.produce(model.connection, model.topics.input, [(0, value) for value in [*torn[:3], *torn[4:]]])
+    with TensorProducer(model.servers, model.topics.input) as producer:
+        producer.send(clip, key=b"clip")
+    model.live()
+
+    codes = list(read_codes(model.servers, model.topics.codes))
+    assert [code.step for code in sorted(codes, key=lambda code: code.step)] == [1, 2]
+    letters = list(read_dead_letters(model.servers, model.topics.dead_letters))
+    assert len(letters) == len(torn) - 1
+    assert {letter.reason for letter in letters[:4]} == {"chunk 3 of 'torn' is missing"}
+    assert {letter.record.value for letter in letters} == {*torn[:3], *torn[4:]}
+    (newest,) = (s for s in read_snapshots(model.servers, model.topics.snapshots) if s.step == 2)
+    assert [U.shape for U in newest.loadings] == [(50, 2), (460_080, 2)]
+    assert newest.axes == ("frame", "pixel")
+
+
+def test_an_open_message_is_not_lost(model):
+    """A life ends between two pieces: the position stays at the first, and the next life learns the whole."""
+    lingering(model)
+    value = Tensor(np.ones((4, 3))).to_bytes()
+    first, second = (chunk.to_bytes() for chunk in split(value, "id", 100))
+    model.feed(1)
+    kafka.produce(model.connection, model.topics.input, [(0, first), (1, value), (0, value)])
+    model.live(until=lambda resume: resume == {0: 1, 1: 2} and model.high("codes", 0) + model.high("codes", 1) >= 4)
+    assert committed(model.connection, model.name, model.topics.input) == {0: 1, 1: 2}
+    kafka.produce(model.connection, model.topics.input, [(0, second)])
+    model.live()
+
+    places = [tuple(code.position) for code in read_codes(model.servers, model.topics.codes)]
+    assert sorted(places) == [(0, 0), (0, 2), (0, 3), (1, 0), (1, 1)]
+    check(model)
+
+
+def largest(model):
+    """The largest record that the broker takes without being told to take larger ones."""
+    outsider = Producer(model.connection.common() | {"message.max.bytes": 1_100_000})
+    for size in range(1_048_588, 1_048_000, -4):
+        outcome = []
+        outsider.produce(model.topics.input, bytes(size), partition=0, on_delivery=lambda e, m, o=outcome: o.append(e))
+        assert outsider.flush(30) == 0
+        if outcome[0] is None:
+            return size
+    raise AssertionError
+
+
+def test_poison_of_the_largest_size(model):
+    """Its dead letter is larger than a record may be: it comes in pieces, and has every byte."""
+    lingering(model)
+    size = largest(model)
+    model.feed(3)
+    model.live()
+
+    (letter,) = read_dead_letters(model.servers, model.topics.dead_letters)
+    assert letter.record.value == bytes(size)
+    assert letter.reason.startswith("value does not begin with")
+    assert model.high("dead-letters") > 2
+    check(model)
+
+
+def test_keys_and_headers_of_anybody(model):
+    """A key of a megabyte, and headers that are no text, are nobody's end; what can be carried is carried."""
+    lingering(model)
+    good = Tensor(np.ones((4, 3))).to_bytes()
+    outsider = Producer(model.connection.common() | {"message.max.bytes": 1_040_000})
+    trace = [("traceparent", b"00-abc-def-01"), ("other", b"\xff\x00"), ("none", None)]
+    outsider.produce(model.topics.input, good, b"k" * 1_000_000, 0)
+    outsider.produce(model.topics.input, b"poison", b"k" * 1_000_000, 0)
+    outsider.produce(model.topics.input, good, b"\xffkey", 0, headers=trace, timestamp=1_600_000_000_000)
+    assert outsider.flush(30) == 0
+    subprocess.run(
+        ["kcat", "-b", model.servers, "-P", "-t", model.topics.input, "-p", "1", "-H", b"\xff\xfe=\xff"],
+        input=b"poison",
+        check=True,
+        timeout=30,
+    )
+    model.live()
+
+    letters = sorted(read_dead_letters(model.servers, model.topics.dead_letters), key=lambda x: x.record.position)
+    assert [letter.record.position for letter in letters] == [(0, 0), (0, 1), (1, 0)]
+    assert [len(letter.record.key or b"") for letter in letters] == [1_000_000, 1_000_000, 0]
+    assert letters[0].reason == "key has 1000000 bytes; at most 16384 go with a code"
+    (code,) = (r for p in PARTITIONS for r in read_committed(model.connection, model.topics.codes, p))
+    assert (code.key, code.timestamp) == (b"\xffkey", 1_600_000_000_000)
+    assert dict(code.headers)["traceparent"] == b"00-abc-def-01"
+    assert dict(code.headers)["ce_id"] == b"0:2"
+    assert "other" not in dict(code.headers)
+
+
+def test_strangers(model):
+    """The examples for those who do not import us: msgpack and struct alone, and kcat from the shell."""
+    lingering(model)
+    for command in (["stranger.py"], ["kcat.sh"]):
+        interpreter = [sys.executable] if command[0].endswith("py") else ["bash"]
+        script = str(ROOT / "examples" / command[0])
+        subprocess.run([*interpreter, script, model.servers, model.topics.input], check=True, timeout=60)
+    model.live()
+
+    assert len(list(read_codes(model.servers, model.topics.codes))) == 11
+    assert list(read_dead_letters(model.servers, model.topics.dead_letters)) == []
+    source = (ROOT / "examples" / "stranger.py").read_text()
+    assert "stream_ocpdl" not in source.split('"""', 4)[2].replace("that stream_ocpdl reads", "")
+    assert len(source.splitlines()) <= 30
+
+
+@pytest.mark.parametrize("form", ["raw", "npy", "msgpack", "json"])
+def test_other_formats(model, form):
+    """Producers that exist already are understood, and their mistakes refused."""
+    lingering(model, input={"topic": model.topics.input, "format": form, "dtype": "<f4"})
+    X = np.arange(12, dtype="<f4").reshape(4, 3)
+    buffer = io.BytesIO()
+    np.save(buffer, X)
+    good = {
+        "raw": X.tobytes(),
+        "npy": buffer.getvalue(),
+        "msgpack": msgpack.packb({"data": X.tobytes(), "dtype": "<f4"}),
+        "json": json.dumps(X.tolist()).encode(),
+    }[form]
+    kafka.produce(model.connection, model.topics.input, [(0, good), (1, good[:-1]), (0, good)])
+    model.live()
+
+    assert len(list(read_codes(model.servers, model.topics.codes))) == 2
+    (letter,) = read_dead_letters(model.servers, model.topics.dead_letters)
+    assert letter.record.value == good[:-1]
+    check(model)
 
 
 # ── the service ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,11 +9,18 @@ the partition's records alone, and for each set only on those since its first pi
 again from the first piece of the oldest set that is still open finds everything as it was.
 """
 
+import logging
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Self
 
 from stream_ocpdl.errors import DecodeError
-from stream_ocpdl.stream.messages import Chunk, Payload, Record
+from stream_ocpdl.stream.messages import MAGIC, Chunk, Payload, Record, unframe
+
+log = logging.getLogger("stream_ocpdl.assembly")
+
+LARGEST = 1 << 31
+"""Bytes of a message that a reader puts together who does not know how large they are."""
 
 MOST_OPEN = 16
 """Sets of a partition that may be open."""
@@ -158,3 +165,31 @@ def _refuse(record: Record, reason: str) -> Refusal:
 
 def _name(chunk: Chunk) -> str:
     return f"{chunk.index} of {chunk.id!r}"
+
+
+def whole(records: Iterable[Record]) -> Iterator[bytes | None]:
+    """The values of records, those in pieces put together; pieces that do not make a whole are passed over."""
+    assemblers: dict[int, Assembler] = {}
+    for record in records:
+        chunk = _chunk(record.value)
+        if chunk is None:
+            yield record.value
+            continue
+        assembler = assemblers.setdefault(record.position.partition, Assembler(LARGEST))
+        stale, put = assembler.pass_by(record.position.offset), assembler.put(record, chunk)
+        for refusal in (*stale, *put.refused):
+            log.warning("%s at %s", refusal.reason, refusal.record.position)
+        assembler.resume(record.position.offset + 1)
+        if put.whole is not None:
+            yield put.whole
+
+
+def _chunk(value: bytes | None) -> Chunk | None:
+    """The piece that a record is, if it is one."""
+    if value is None or not value.startswith(MAGIC) or b"chunk" not in value[:64]:
+        return None
+    try:
+        header, payload = unframe(value)
+        return Chunk.read(header, payload) if header.get("kind") == "chunk" else None
+    except DecodeError:
+        return None

@@ -1,6 +1,5 @@
 """For those at the other ends of the topics: write tensors, read codes and dictionaries."""
 
-import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -8,10 +7,10 @@ from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 
-from stream_ocpdl.errors import BrokerError, ConfigError, DataError, DecodeError
+from stream_ocpdl.errors import BrokerError, ConfigError, DataError
 from stream_ocpdl.ocpdl.arrays import Sparse
 from stream_ocpdl.ocpdl.batch import as_array
-from stream_ocpdl.stream.assembly import Assembler
+from stream_ocpdl.stream.assembly import whole
 from stream_ocpdl.stream.kafka import (
     Connection,
     Writer,
@@ -21,14 +20,9 @@ from stream_ocpdl.stream.kafka import (
     read_committed,
     watermarks,
 )
-from stream_ocpdl.stream.messages import CHUNK, MAGIC, Chunk, Code, DeadLetter, Record, Snapshot, Tensor, split, unframe
-
-log = logging.getLogger("stream_ocpdl.client")
+from stream_ocpdl.stream.messages import CHUNK, Code, DeadLetter, Record, Snapshot, Tensor, split
 
 T = TypeVar("T")
-
-LARGEST = 1 << 31
-"""Bytes of a message that a reader puts together from pieces."""
 
 
 class QueueFull(BrokerError):
@@ -175,37 +169,9 @@ def read(
         ranges = watermarks(connection, topic, partitions_of_topic(connection, topic))
         begin = {p: low for p, (low, _) in ranges.items()}
     found = _to_the_end(connection, topic, begin) if until is None else follow(connection, topic, begin, until)
-    return (decode(value) for value in _whole(found))
+    return (decode(value) for value in whole(found))
 
 
 def _to_the_end(connection: Connection, topic: str, starts: Mapping[int, int]) -> Iterator[Record]:
     for partition, start in starts.items():
         yield from read_committed(connection, topic, partition, start)
-
-
-def _whole(records: Iterable[Record]) -> Iterator[bytes | None]:
-    """The values of records, those in pieces put together; pieces that do not make a whole are passed over."""
-    assemblers: dict[int, Assembler] = {}
-    for record in records:
-        chunk = _chunk(record.value)
-        if chunk is None:
-            yield record.value
-            continue
-        assembler = assemblers.setdefault(record.position.partition, Assembler(LARGEST))
-        stale, put = assembler.pass_by(record.position.offset), assembler.put(record, chunk)
-        for refusal in (*stale, *put.refused):
-            log.warning("%s at %s", refusal.reason, refusal.record.position)
-        assembler.resume(record.position.offset + 1)
-        if put.whole is not None:
-            yield put.whole
-
-
-def _chunk(value: bytes | None) -> Chunk | None:
-    """The piece that a record is, if it is one."""
-    if value is None or not value.startswith(MAGIC) or b"chunk" not in value[:64]:
-        return None
-    try:
-        header, payload = unframe(value)
-        return Chunk.read(header, payload) if header.get("kind") == "chunk" else None
-    except DecodeError:
-        return None

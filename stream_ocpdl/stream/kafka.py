@@ -14,6 +14,7 @@ What was learned of the broker and is relied on here:
   (librdkafka issues 5456, 5511): past all patience the process has to end, and to recover. `abandon` is called then.
 """
 
+import ctypes
 import logging
 import threading
 import time
@@ -242,11 +243,26 @@ def record_of(message: Message) -> Record:
 
 
 def _headers(message: Message) -> Headers:
-    """The headers of a message; its sender may have made them of anything."""
+    """The headers of a message; none if they cannot be read.
+
+    A name that is not UTF-8 leaves an exception that comes up anywhere later, and in the client's list a null pointer:
+    to look at that entry in Python would end the process. So the list is looked at from outside first, through a call
+    that also raises what is pending.
+    """
     try:
-        return tuple(cast(Headers, message.headers() or ()))
-    except (UnicodeError, SystemError, KafkaException):
+        headers = message.headers()
+        if headers is None:
+            return ()
+        for index in range(len(headers)):
+            if _address(headers, index) is None:
+                return ()
+    except (UnicodeError, SystemError):
         return ()
+    return tuple(cast(Headers, headers))
+
+
+_address = ctypes.pythonapi.PyList_GetItem
+_address.argtypes, _address.restype = [ctypes.py_object, ctypes.c_ssize_t], ctypes.c_void_p
 
 
 def _raise_on_read(error: KafkaError, topic: str, partition: int) -> None:
