@@ -37,6 +37,7 @@ class OnlineCPDL:
         constraints: Constraint | tuple[Constraint, ...] | Literal["auto"] = "auto",
         batch_size: int = 32,
         dtype: Literal["float64", "float32"] = "float64",
+        missing: Literal["reject", "impute"] = "reject",
         random_state: int | None = None,
     ) -> None:
         self.rank = rank
@@ -47,6 +48,7 @@ class OnlineCPDL:
         self.constraints = constraints
         self.batch_size = batch_size
         self.dtype = dtype
+        self.missing = missing
         self.random_state = random_state
 
     def fit(self, X: Any, y: None = None) -> Self:
@@ -82,10 +84,10 @@ class OnlineCPDL:
         return np.asarray(T @ loadings[-1].T)
 
     def score(self, X: Any, y: None = None) -> float:
-        """The share of X's energy that its reconstruction explains: 1 − ‖X − X̂‖²/‖X‖²."""
+        """The share of X's energy that its reconstruction explains: 1 − ‖X − X̂‖²/‖X‖² over the observed cells."""
         batch = read_batch(self._fitted().problem, X)
         rest = batch.X - self.inverse_transform(self.transform(batch.X))
-        return 1.0 - float(np.sum(rest * rest)) / batch.energy if batch.energy > 0.0 else 0.0
+        return 1.0 - float(np.nansum(rest * rest)) / batch.energy if batch.energy > 0.0 else 0.0
 
     @property
     def loadings_(self) -> list[Array]:
@@ -118,6 +120,7 @@ class OnlineCPDL:
             radius=self.radius,
             constraints=self.constraints,
             dtype=self.dtype,
+            missing=self.missing,
             seed=randbits(63) if self.random_state is None else self.random_state,
         )
 

@@ -1,6 +1,7 @@
 """The oracle: the paper in einsum, without cleverness and without anything from the package.
 
-Shapes as in the package (batch and atom first), formulas as in the paper, all data kept. Slow on purpose.
+Shapes as in the package (batch and atom first), formulas as in the paper, all data kept. Slow on purpose. A NaN is a
+cell that was not observed: it has no part in losses and codes.
 """
 
 from itertools import product
@@ -25,15 +26,35 @@ def losses(X, loadings, H, lam=0.0, ridge=0.0):
     """ℓ(X_j, D, h_j) of each tensor, eq:def_loss_full with the elastic net of the remark on (A4)."""
     rest = X - np.einsum("br,r...->b...", H, out(loadings))
     axes = tuple(range(1, X.ndim))
-    return np.sum(rest**2, axis=axes) + lam * np.abs(H).sum(axis=1) + ridge * np.sum(H**2, axis=1)
+    return np.nansum(rest**2, axis=axes) + lam * np.abs(H).sum(axis=1) + ridge * np.sum(H**2, axis=1)
+
+
+def normal(X, loadings, lam=0.0, ridge=0.0):
+    """Q (R, R) and L (b, R) of Algorithm 4, for tensors that miss the same cells: WᵀW + λ₂I and WᵀX − λ/2."""
+    W, X = out(loadings).reshape(loadings[0].shape[1], -1).T, X.reshape(len(X), -1).astype(float)
+    seen = ~np.isnan(X[0])
+    W, X = W[seen], X[:, seen]
+    return W.T @ W + ridge * np.eye(W.shape[1]), X @ W - lam / 2
 
 
 def coding(X, loadings, lam=0.0, ridge=0.0, upper=np.inf):
-    """argmin over 0 ≤ H ≤ upper of ℓ (eq:coding_OCPDL), by trying every way to put codes at a bound or between."""
-    W = out(loadings).reshape(loadings[0].shape[1], -1).T
-    R = W.shape[1]
-    Q, L = W.T @ W + ridge * np.eye(R), correlations(X, loadings) - lam / 2
-    best, H = np.zeros(len(X)), np.zeros((len(X), R))
+    """argmin over 0 ≤ H ≤ upper of ℓ (eq:coding_OCPDL), for all tensors that miss the same cells at once."""
+    H = np.zeros((len(X), loadings[0].shape[1]))
+    _, which = np.unique(np.isnan(X.reshape(len(X), -1)), axis=0, return_inverse=True)
+    for same in (which == k for k in range(which.max() + 1)):
+        H[same] = in_the_box(*normal(X[same], loadings, lam, ridge), upper)
+    return H
+
+
+def filled(X, loadings, H):
+    """X̃: X where it was observed, Out(D) ×ₙ₊₁ H elsewhere."""
+    return np.where(np.isnan(X), np.einsum("br,r...->b...", H, out(loadings)), X)
+
+
+def in_the_box(Q, L, upper):
+    """argmin of tr(YQYᵀ) − 2tr(YLᵀ) over 0 ≤ Y ≤ upper, by trying every way to put numbers at a bound or between."""
+    R = len(Q)
+    best, H = np.zeros(len(L)), np.zeros_like(L)
     for places in product("0f1" if np.isfinite(upper) else "0f", repeat=R):
         free, high = ([r for r in range(R) if places[r] == kind] for kind in "f1")
         Y = np.zeros_like(H)

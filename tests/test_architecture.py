@@ -15,6 +15,7 @@ LAYERS = [
     {"ocpdl.kernels", "ocpdl.workers", "ocpdl.schedules", "ocpdl.constraints"},
     {"ocpdl.quadratic", "ocpdl.aggregates", "ocpdl.problem"},
     {"ocpdl.solvers", "ocpdl.batch", "ocpdl.state"},
+    {"ocpdl.missing"},
     {"ocpdl.learner", "ocpdl.diagnostics"},
     {"estimator", "stream.messages.framing", "stream.messages.records"},
     {"stream.messages.fields"},

@@ -35,6 +35,7 @@ MISTAKES = [
     ({"constraints": (NonnegativeBall(),)}, "constraints must be one for each mode"),
     ({"dtype": "float16"}, "dtype must be"),
     ({"tolerance": 0.0}, "tolerance must be"),
+    ({"missing": "ignore"}, "missing must be 'reject' or 'impute'"),
     ({"rank": True}, "rank must be"),
     ({"constraints": NonnegativeBall}, "constraints must be"),
     ({"weights": PowerLaw}, "weights must be"),

@@ -12,7 +12,7 @@ import numpy as np
 
 from stream_ocpdl.errors import DataError
 from stream_ocpdl.ocpdl import kernels
-from stream_ocpdl.ocpdl.arrays import Array, BigArray, Flags, Sparse
+from stream_ocpdl.ocpdl.arrays import Array, BigArray, Flags, Indices, Sparse
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
@@ -23,13 +23,20 @@ FUSED = (np.dtype(np.float64), np.dtype(np.float32), np.dtype(np.uint8))
 """What the copying kernel reads, numbers and images; compiling it for more would cost every start more than a NumPy
 conversion, which is followed by a scan of what it wrote, costs a tensor."""
 
+NONE: Indices = np.empty(0, np.int64)
+"""No tensor at all."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """b tensors X (b, I₁…Iₙ): C-contiguous, writable memory, the problem's dtype, finite; and their energies ‖X_j‖²."""
+    """b tensors X (b, I₁…Iₙ): C-contiguous, writable memory, the problem's dtype, finite; and their energies ‖X_j‖².
+
+    A missing cell is NaN, energies are those of the observed cells, and `missing` counts the missing ones by tensor.
+    """
 
     X: BigArray
     energies: Array
+    missing: Indices | None = None
 
     def __len__(self) -> int:
         return len(self.X)
@@ -39,20 +46,28 @@ class Batch:
         """Σ‖X_j‖²."""
         return float(self.energies.sum())
 
+    @property
+    def gaps(self) -> Indices:
+        """The tensors with missing cells."""
+        return NONE if self.missing is None else np.flatnonzero(self.missing)
+
 
 def read_batch(problem: Problem, X: Any, workers: Workers = SERIAL) -> Batch:
     """Check and, only where the kernels need it, convert. A batch that was read before is taken as it is."""
     if isinstance(X, Batch):
         if X.X.shape[1:] != problem.shape or X.X.dtype != problem.dtype:
             raise DataError(f"the batch has {X.X.dtype} tensors of shape {X.X.shape[1:]}: it is of another problem")
+        if len(X.gaps) > 0 and problem.missing == "reject":
+            raise DataError("the batch has missing cells, which this problem rejects: it is of another problem")
         return X
     X = _as_batch(problem, X)
     b = len(X)
     energies, negative = np.empty(b), np.empty(b, np.bool_)
     workers.run(kernels.scan, b, X.size / b, X.reshape(b, -1), energies, negative)
-    for j in _refused(problem, energies, negative):
+    batch, refused = _judge(problem, X, energies, negative, workers)
+    for j in refused:
         raise DataError(_reason(X[j], problem, int(j)))
-    return Batch(X, energies)
+    return batch
 
 
 def gather(
@@ -86,14 +101,15 @@ def fill(
                 refusals[j] = str(error)
 
     workers.run(copy, b, out.size / b)
-    refusals |= {int(j): _reason(out[j], problem) for j in _refused(problem, energies, negative)}
-    return Batch(out, energies), dict(sorted(refusals.items()))
+    batch, refused = _judge(problem, out, energies, negative, workers)
+    refusals |= {int(j): _reason(out[j], problem) for j in refused}
+    return batch, dict(sorted(refusals.items()))
 
 
 def as_array(value: Any, name: str) -> BigArray:
     """An array of real numbers, or an error that names the argument."""
     if isinstance(value, np.ma.MaskedArray):
-        raise DataError(f"{name} is a masked array; missing cells are not supported")
+        raise DataError(f"{name} is a masked array; a missing cell is a NaN here")
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -153,22 +169,35 @@ def _read_only(array: BigArray) -> BigArray:
     return view
 
 
-def _refused(problem: Problem, energies: Array, negative: Flags) -> Any:
-    """Which tensors cannot be learned. A NaN or an infinity leaves an energy that is no number or beyond the limit."""
+def _judge(problem: Problem, X: BigArray, energies: Array, negative: Flags, workers: Workers) -> tuple[Batch, Indices]:
+    """The batch, and which tensors cannot be learned: a NaN or an infinity shows in the energy."""
+    missing = None
+    gaps = np.flatnonzero(np.isnan(energies)) if problem.missing == "impute" else NONE
+    if len(gaps) > 0:
+        missing = np.zeros(len(X), np.int64)
+        workers.run(kernels.scan_observed, len(gaps), X[0].size, gaps, X.reshape(len(X), -1), energies, missing)
     limit = NORMS[problem.dtype] ** 2
     good = (energies <= limit) & ((energies >= 1 / limit) | (energies == 0))
+    if missing is not None:
+        good &= missing < X[0].size
     if negative.any() and problem.nonnegative:
         good &= ~negative
-    return np.flatnonzero(~good)
+    return Batch(X, energies, missing), np.flatnonzero(~good)
 
 
 def _reason(row: BigArray, problem: Problem, *index: int) -> str:
     """What is wrong with a tensor, at which place first; `index` is its own place in the minibatch, if it has one."""
-    wrongs = {"is not finite": ~np.isfinite(row)}
+    wrongs = {"is not finite": np.isinf(row) if problem.missing == "impute" else ~np.isfinite(row)}
     if problem.nonnegative:
         wrongs["is negative, but loadings and codes are constrained to be nonnegative"] = row < 0
     for what, wrong in wrongs.items():
         if wrong.any():
             place = tuple(int(k) for k in np.argwhere(wrong)[0])
-            return f"X[{', '.join(map(str, (*index, *place)))}] = {row[place]} {what}"
+            return f"X{_brackets(*index, *place)} = {row[place]} {what}"
+    if np.isnan(row).all():
+        return f"X{_brackets(*index)} has no observed cell"
     return f"X has a tensor of a norm too far from one for {problem.dtype}; rescale the data"
+
+
+def _brackets(*place: int) -> str:
+    return f"[{', '.join(map(str, place))}]" if place else ""

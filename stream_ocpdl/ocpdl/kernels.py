@@ -162,6 +162,75 @@ def contract_next(lo: int, hi: int, T: Array, U: Array, out: Array) -> None:
                 out[p, r] += T[p, i, r] * U[i, r]
 
 
+# ── missing cells ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel
+def scan_observed(lo: int, hi: int, rows: Indices, X: BigArray, energies: Array, missing: Indices) -> None:
+    """Σx² over the cells of tensor rows[k] that are not NaN, and how many are, k in [lo, hi). X (b, M) → two of (b)."""
+    for k in range(lo, hi):
+        energy, gaps = 0.0, 0
+        for m in range(X.shape[1]):
+            x = np.float64(X[rows[k], m])
+            if x == x:
+                energy += x * x
+            else:
+                gaps += 1
+        energies[rows[k]] = energy
+        missing[rows[k]] = gaps
+
+
+@kernel
+def observed_normal(X: BigArray, V: Array, U: Array, Q: Array, L: Array) -> None:
+    """Σ d dᵀ and Σ x d over the observed cells x of X (P, I), d = V[p] ⊙ U[i]. V (P, R), U (I, R) → Q (R, R), L (R).
+
+    Observed cells are collected by the tile, so that the sums become vector instructions.
+    """
+    x, D = np.empty(TILE), np.empty((U.shape[1], TILE))
+    Q[:, :] = 0.0
+    L[:] = 0.0
+    size = 0
+    for p in range(X.shape[0]):
+        for i in range(X.shape[1]):
+            if X[p, i] == X[p, i]:
+                x[size] = X[p, i]
+                for r in range(U.shape[1]):
+                    D[r, size] = V[p, r] * U[i, r]
+                size += 1
+                if size == TILE:
+                    add_normal(x, D, Q, L)
+                    size = 0
+    add_normal(x[:size], D, Q, L)
+
+
+@kernel
+def add_normal(x: Array, D: Array, Q: Array, L: Array) -> None:
+    """Q + DDᵀ, L + Dx for the first columns of D (R, TILE), one for each cell of x."""
+    for r in range(L.size):
+        total = 0.0
+        for m in range(x.size):
+            total += D[r, m] * x[m]
+        L[r] += total
+        for s in range(r + 1):
+            total = 0.0
+            for m in range(x.size):
+                total += D[r, m] * D[s, m]
+            Q[r, s] += total
+            Q[s, r] = Q[r, s]
+
+
+@kernel
+def fill_missing(V: Array, U: Array, out: BigArray) -> None:
+    """The cells of out (P, I) that are NaN become (VUᵀ)[p, i]; V (P, R) carries the code, U (I, R)."""
+    for p in range(out.shape[0]):
+        for i in range(out.shape[1]):
+            if out[p, i] != out[p, i]:
+                total = 0.0
+                for r in range(U.shape[1]):
+                    total += V[p, r] * U[i, r]
+                out[p, i] = total
+
+
 # ── aggregates ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 

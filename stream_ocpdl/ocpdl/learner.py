@@ -2,7 +2,7 @@
 
     For t = 1, 2, …, upon arrival of X_t:
         H_t        = argmin over the codes of ℓ(X_t, D_{t−1}, H)                         eq:coding_OCPDL
-        A, B, E, P ← (1 − w_t) · past + w_t · this minibatch                             eq:main_alg_aggregate_tensors
+        A, B, E, P ← (1 − w_t) · past + w_t · this minibatch, gaps filled                eq:main_alg_aggregate_tensors
         for i = 1 … n:
             U_t⁽ⁱ⁾ = argmin of f̂_t over C⁽ⁱ⁾ ∩ {‖U − U_{t−1}⁽ⁱ⁾‖_F ≤ c′ᵢ w_t}            eq:dict_update_OCPDL
 
@@ -22,6 +22,7 @@ from stream_ocpdl.ocpdl import kernels
 from stream_ocpdl.ocpdl.aggregates import Aggregates, Intermediate, absorb, correlate, gram_of_atoms
 from stream_ocpdl.ocpdl.arrays import Array
 from stream_ocpdl.ocpdl.batch import Batch, read_batch
+from stream_ocpdl.ocpdl.missing import complete, encode_observed
 from stream_ocpdl.ocpdl.problem import Problem, Sets
 from stream_ocpdl.ocpdl.quadratic import objective, product
 from stream_ocpdl.ocpdl.solvers import Solution, box_solver, minimise_near
@@ -31,7 +32,7 @@ from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coding:
-    """Codes H (b, R), their losses ℓ(X_j, D, h_j), and what finding them took."""
+    """Codes H (b, R), their losses ℓ(X_j, D, h_j) of the observed cells, and what finding them took."""
 
     H: Array
     losses: Array
@@ -125,7 +126,8 @@ def advance(problem: Problem, state: State, X: Any, workers: Workers = SERIAL) -
     w = problem.weight(t, N, len(batch))
 
     coding = encode(problem, sets, state.loadings, batch, workers)
-    aggregates = absorb(state.aggregates, batch.X, batch.energy, coding.H, w, workers)
+    whole = complete(state.loadings, batch, coding.H, workers)
+    aggregates = absorb(state.aggregates, whole.X, whole.energy, coding.H, w, workers)
     update = update_loadings(problem, sets, state.loadings, aggregates, w, workers)
 
     step = Step(
@@ -147,25 +149,37 @@ def advance(problem: Problem, state: State, X: Any, workers: Workers = SERIAL) -
 
 
 def settle(problem: Problem, state: State, batch: Batch) -> State:
-    """Fix the scale with the first minibatch that has any energy; the initial loadings are brought to it."""
+    """Fix the scale with the first minibatch that has any energy; the initial loadings are brought to it.
+
+    A missing cell counts as the mean of its tensor's observed ones: s is to be the norm of whole tensors.
+    """
     if state.scale > 0.0 or batch.energy == 0.0:
         return state
-    scale = sqrt(batch.energy / len(batch))
+    cells, energies = batch.X[0].size, batch.energies
+    if batch.missing is not None:
+        energies = energies * (cells / (cells - batch.missing))
+    scale = sqrt(float(energies.sum()) / len(batch))
     return replace(state, scale=scale, loadings=problem.initial_loadings(scale))
 
 
 def encode(problem: Problem, sets: Sets, loadings: Sequence[Array], batch: Batch, workers: Workers = SERIAL) -> Coding:
     """H = argmin of ‖X − Out(D) ×ₙ₊₁ H‖² + λ‖H‖₁ + λ₂‖H‖² over 0 ≤ H ≤ h_max (eq:coding_OCPDL, Algorithm 4).
 
-    The linear term is λ/2: Algorithm 4 subtracts λ from half the gradient, which minimises with 2λ.
+    The linear term is λ/2: Algorithm 4 subtracts λ from half the gradient, which minimises with 2λ. A tensor with
+    missing cells has a problem of its own.
     """
+    gaps = batch.gaps
     Q = gram_of_atoms(loadings) + problem.ridge * np.eye(problem.rank)
     L = correlate(batch.X, loadings, workers) - problem.sparsity / 2
+    L[gaps] = 0.0
     solution = box_solver(sets.h_max, problem.tolerance, workers)(Q, L, np.zeros_like(L))
-    H = solution.Y
-    losses = batch.energies + np.sum(H * (product(H, Q) - 2.0 * L), axis=1)
+    H, rounds = solution.Y, solution.rounds
+    losses = np.maximum(batch.energies + np.sum(H * (product(H, Q) - 2.0 * L), axis=1), 0.0)
+    if len(gaps) > 0:
+        H[gaps], losses[gaps], more = encode_observed(problem, sets.h_max, loadings, batch, workers)
+        rounds = max(rounds, more)
     at_bound = int(np.count_nonzero(H >= sets.h_max))
-    return Coding(H, np.maximum(losses, 0.0), at_bound, solution.rounds, solution.settled)
+    return Coding(H, losses, at_bound, rounds, rounds < kernels.most_rounds(problem.rank))
 
 
 def update_loadings(

@@ -69,6 +69,8 @@ class Problem:
     dtype: of minibatches and of B, the only large arrays; everything else is float64.
     seed: of the initial loadings, which are uniform in [0, 1] up to scale, as in the paper's experiments.
     tolerance: the relative residual at which a sub-problem counts as solved.
+    missing: what a NaN is. "reject": a mistake, and its tensor is refused; "impute": a cell that was not observed,
+        left out of coding and losses, and filled from code and dictionary before it is learned (module `missing`).
 
     >>> Problem(shape=(4, 5), rank=0)
     Traceback (most recent call last):
@@ -87,6 +89,7 @@ class Problem:
     dtype: Literal["float64", "float32"] = "float64"
     seed: int = 0
     tolerance: float = 1e-10
+    missing: Literal["reject", "impute"] = "reject"
 
     def __post_init__(self) -> None:
         try:
@@ -107,6 +110,7 @@ class Problem:
         _require(_is_a(self.weights, Schedule), "weights", "a schedule, such as PowerLaw()", self.weights)
         _require(self.per in ("tensor", "step"), "per", "'tensor' or 'step'", self.per)
         _require(self.dtype in ("float64", "float32"), "dtype", "'float64' or 'float32'", self.dtype)
+        _require(self.missing in ("reject", "impute"), "missing", "'reject' or 'impute'", self.missing)
         c = self.radius
         valid = 0 < c < inf if isinstance(c, REAL) else c is None or (isinstance(c, str) and c == "auto")
         _require(valid, "radius", "positive and finite, 'auto' or None", c)
