@@ -32,10 +32,10 @@ class World:
 
 
 class Source:
-    """Delivers partitions interleaved in chunks of a given pattern of sizes."""
+    """Delivers partitions interleaved in chunks of a given size; some may be silent."""
 
-    def __init__(self, world, chunk=3):
-        self.world, self.chunk, self.at, self.turn = world, chunk, {}, 0
+    def __init__(self, world, chunk=3, silent=()):
+        self.world, self.chunk, self.at, self.turn, self.silent = world, chunk, {}, 0, silent
 
     identity = "the input in memory"
 
@@ -54,7 +54,7 @@ class Source:
             self.turn = (self.turn + 1) % len(self.partitions)
             p, first = self.turn, self.at[self.turn]
             values = self.world.input[p][first : first + min(self.chunk, limit)]
-            if p in hungry and values:
+            if p in hungry and p not in self.silent and values:
                 self.at[p] = first + len(values)
                 return [Record(Position(p, first + k), b"key", value) for k, value in enumerate(values)]
         return []
@@ -108,9 +108,9 @@ class Store:
         yield from [Candidate(manifest, lambda data=data: data) for manifest, data in self.world.checkpoints]
 
 
-def serve(world, plan, pace, at=no_crash, chunk=3):
+def serve(world, plan, pace, at=no_crash, chunk=3, silent=()):
     """Run a service on the world until its input has been still for a while; its pipeline, and its reports."""
-    source, clock, still, reports = Source(world, chunk), [0.0], [0], []
+    source, clock, still, reports = Source(world, chunk, silent), [0.0], [0], []
     polled = source.poll
 
     def poll(limit, timeout, hungry):

@@ -146,6 +146,23 @@ def test_crashes_lose_and_repeat_nothing(batching, crashes, poison, sets, chunk,
         assert dictionaries(world) == dictionaries(calm)
 
 
+def test_an_open_message_that_is_not_yet_read_again():
+    """After a restart another partition closes a minibatch before the first piece comes by again: it stays wanted."""
+    good = inputs(2, 10)
+    first, second = (chunk.to_bytes() for chunk in split(good[0][0], "id", 100))
+    world = World([[good[0][0], first], good[1][:4]])
+    serve(world, plan("full", "arrival"), PACE, chunk=5)
+    assert world.positions == {0: 1, 1: 4}
+    world.input = [[good[0][0], first], good[1][:9]]
+    _, reports = serve(world, plan("full", "arrival"), PACE, chunk=5, silent={0})
+    assert world.positions == {0: 1, 1: 9}
+    world.input = [[good[0][0], first, second, *good[0][1:5]], good[1][:9]]
+    serve(world, plan("full", "arrival"), PACE, chunk=5)
+
+    assert Position(0, 2) in {code.position for code in world.codes()}
+    assert world.stream("dead-letters") == []
+
+
 def dictionaries(world):
     """Snapshots but for their positions: refused records that follow a minibatch leave with it if they are there."""
     found = [Snapshot.from_bytes(value) for value in world.stream("snapshots")]

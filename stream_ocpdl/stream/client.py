@@ -123,11 +123,10 @@ def _ascending(shape: tuple[int, ...], indices: Any, values: Any) -> Sparse:
     """Entries in order; those of one place are added up, as SciPy means them."""
     if indices.shape != values.shape or indices.ndim != 1 or indices.dtype.kind not in "iu":
         raise DataError(f"array has indices of shape {indices.shape} and values of shape {values.shape}")
-    places, first = np.unique(indices, return_inverse=True)
-    if len(places) == len(indices):
-        order = np.argsort(indices)
-        return Sparse(shape, indices[order].astype(np.int64), values[order])
-    return Sparse(shape, places.astype(np.int64), np.bincount(first, values).astype(values.dtype))
+    order = np.argsort(indices, kind="stable")
+    places, first = np.unique(indices[order], return_index=True)
+    sums = np.add.reduceat(values[order], first, dtype=values.dtype) if len(first) else values
+    return Sparse(shape, places.astype(np.int64), sums)
 
 
 def read_codes(bootstrap_servers: str, topic: str, **options: Any) -> Iterator[Code]:

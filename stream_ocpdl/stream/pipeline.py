@@ -170,7 +170,7 @@ class Pipeline:
         self.progress = replace(
             before,
             state=state,
-            resume=self._intake.resume(reached),
+            resume=before.resume | self._intake.resume(self._read_again(reached)),
             reached=reached,
             cursor=cut.cursor,
             ahead=(*cut.ahead, *self._still_to_come_by()),
@@ -192,6 +192,10 @@ class Pipeline:
                 return self._batcher.take(rows), batch, axes
             self._batcher.refuse(wrong)
         return None
+
+    def _read_again(self, reached: dict[int, int]) -> dict[int, int]:
+        """Of these offsets those up to which this life has read: in the others messages may be open it does not know."""
+        return {p: offset for p, offset in reached.items() if self._expected[p] >= offset}
 
     def _still_to_come_by(self) -> Iterable[Run]:
         """What an earlier life refused ahead of its turn, and this one has not read again yet."""

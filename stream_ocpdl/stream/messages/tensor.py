@@ -57,6 +57,8 @@ class Tensor:
         fields = Fields(header | {"kind": "tensor"}, "tensor")
         try:  # what cannot be read is not written
             _describe(fields)
+            if isinstance(self.array, Sparse):
+                _check_entries(self.array.indices, self.array.shape)
         except DecodeError as error:
             raise DataError(f"the tensor cannot be written: {error}") from error
         return header
@@ -118,9 +120,14 @@ def described(fields: Fields, payload: memoryview) -> tuple[BigArray | Sparse, t
     if len(payload) != nnz * (8 + dtype.itemsize):
         raise DecodeError(f"nnz {nnz} of {dtype.str} does not fit a payload of {len(payload)} bytes")
     indices: Indices = np.frombuffer(payload[: 8 * nnz], "<i8")
-    if nnz and not (indices[0] >= 0 and indices[-1] < prod(shape) and np.all(indices[1:] > indices[:-1])):
-        raise DecodeError(f"indices are not strictly ascending from 0 to below {prod(shape)}")
+    _check_entries(indices, shape)
     return Sparse(shape, indices, np.frombuffer(payload[8 * nnz :], dtype)), axes
+
+
+def _check_entries(indices: Indices, shape: tuple[int, ...]) -> None:
+    size = prod(shape)
+    if len(indices) and not (indices[0] >= 0 and indices[-1] < size and np.all(indices[1:] > indices[:-1])):
+        raise DecodeError(f"indices are not strictly ascending from 0 to below {size}")
 
 
 def dense(dtype: np.dtype[Any], shape: tuple[int, ...], payload: memoryview) -> BigArray:
