@@ -6,7 +6,16 @@ After *Online nonnegative CP-dictionary learning for Markovian data* (Lyu, Stroh
 
 from typing import TYPE_CHECKING, Any
 
-from stream_ocpdl.errors import ConfigError, DataError, NumericError, OcpdlError, StateError
+from stream_ocpdl.errors import (
+    BrokerError,
+    ConfigError,
+    DataError,
+    DecodeError,
+    NumericError,
+    OcpdlError,
+    QueueFull,
+    StateError,
+)
 from stream_ocpdl.estimator import OnlineCPDL
 from stream_ocpdl.fingerprint import fingerprint
 from stream_ocpdl.ocpdl.arrays import Sparse
@@ -23,9 +32,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Balanced",
+    "BrokerError",
     "ConfigError",
     "Constant",
     "DataError",
+    "DecodeError",
     "Learner",
     "NonnegativeBall",
     "NonnegativeColumns",
@@ -34,6 +45,7 @@ __all__ = [
     "OnlineCPDL",
     "PowerLaw",
     "Problem",
+    "QueueFull",
     "Sparse",
     "State",
     "StateError",

@@ -11,6 +11,7 @@
     ├── Stopped         nobody: asked to stop before there was anything to finish
     ├── Fenced          nobody: another process has taken over, and this one must stop
     └── BrokerError     the broker, or the way to it: tried again, and given up in the end
+        └── QueueFull   the producer: tensors come faster than the broker takes them
 
 `exit_code` is what a command ends with: 2 a setting, 3 the data, 4 the history, 5 taken over, 6 the broker, 1 a bug.
 
@@ -80,3 +81,7 @@ class BrokerError(OcpdlError):
     """The broker did not do what it was asked for until the deadline, or refused for good."""
 
     exit_code = 6
+
+
+class QueueFull(BrokerError):
+    """There is no room for another tensor: they come faster than the broker takes them."""

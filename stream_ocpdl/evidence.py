@@ -16,7 +16,7 @@ from stream_ocpdl.stream.checkpoint import NoStore
 from stream_ocpdl.stream.intake import Intake
 from stream_ocpdl.stream.kafka import Connection, KafkaSource, committed, partitions_of_topic, read_committed
 from stream_ocpdl.stream.messages import JournalRecord, Position, Record
-from stream_ocpdl.stream.pipeline import Plan, Progress, codes, dead_letter, snapshot
+from stream_ocpdl.stream.pipeline import Plan, Progress, codes, dead_letter, shown, snapshot
 from stream_ocpdl.stream.recovery import recover
 from stream_ocpdl.stream.topics import TopicJournal, Topics, TopicStore
 
@@ -85,7 +85,7 @@ class Expected:
         self.learned.update(record.position for record in used)
         rows = [record for record, _ in self._intake.rows(used)]
         self.codes.update(output.value for output in codes(self._plan, step, rows))
-        if step.t % self._plan.snapshot_every == 0:
+        if shown(self._plan, step.t):
             self.snapshots[snapshot(self._plan, progress, step, self._identity).value] += 1
 
 
@@ -96,4 +96,4 @@ def all_records(connection: Connection, topic: str) -> Iterator[Record]:
 
 
 def _values(connection: Connection, topic: str) -> Iterator[bytes]:
-    return (value or b"" for value in whole(all_records(connection, topic)))
+    return (record.value or b"" for record in whole(all_records(connection, topic)))

@@ -21,7 +21,13 @@ class Input:
 
     topic: str
     format: Any = "native"
-    dtype: str = "<f8"
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.topic, str) or not self.topic:
+            raise ConfigError(f"input.topic must be the name of a topic, not {self.topic!r}")
+        if self.dtype is not None and self.format != "raw":
+            raise ConfigError(f"input.dtype is for input.format raw; {self.format} says its own")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +56,18 @@ class Settings:
 
     def plan(self) -> Plan:
         """What is to be learned."""
-        given = self._input()
+        given, batching = self._input(), _build(Batching, "batching", self.batching)
+        if not isinstance(self.problem, dict):
+            raise ConfigError(f"problem must be an object with settings, not {self.problem!r}")
         return Plan(
             model=self.model,
-            problem=_build(Problem, "problem", {"batch_size": self.batching.get("size", 32)} | self.problem),
-            batching=_build(Batching, "batching", self.batching),
+            problem=_build(Problem, "problem", {"batch_size": batching.size} | self.problem),
+            batching=batching,
             snapshot_every=self.snapshot_every,
             digest_every=self.digest_every,
             topic=given.topic,
-            format=Format(given.format, given.dtype),
-            axes=None if self.axes is None else tuple(self.axes),
+            format=Format(given.format, given.dtype or "<f8"),
+            axes=tuple(self.axes) if isinstance(self.axes, list) else self.axes,
         )
 
     def _input(self) -> "Input":
@@ -87,7 +95,9 @@ def load(path: Path) -> Settings:
     return _build(Settings, str(path), data)
 
 
-def _build(kind: type[T], where: str, values: dict[str, Any]) -> T:
+def _build(kind: type[T], where: str, values: Any) -> T:
+    if not isinstance(values, dict):
+        raise ConfigError(f"{where} must be an object with settings, not {values!r}")
     try:
         return kind(**values)
     except TypeError as error:

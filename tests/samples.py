@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from stream_ocpdl import Problem, Sparse, assumption_card
+from stream_ocpdl import Sparse
+from stream_ocpdl.ocpdl.diagnostics import Assumption, Standing
 from stream_ocpdl.stream.messages import (
     GENESIS,
     Chunk,
@@ -22,7 +23,10 @@ from stream_ocpdl.stream.messages import (
 )
 
 ARRAY = np.arange(6.0).reshape(3, 2)
-CARD = assumption_card(Problem(shape=(3, 2), rank=2))
+CARD = (
+    Assumption("(A1)", Standing.OPEN, "the data come from a mixing Markov chain"),
+    Assumption("(A3)", Standing.HOLDS, "the exponent is above 3/4"),
+)
 RECORD = Record(Position(2, 41), b"sensor \xff", b"\x00bytes", (("trace", b"\x01"), ("none", None)), 1_700_000_000_000)
 
 SAMPLES = {
@@ -58,6 +62,7 @@ SAMPLES = {
         refused=(Refused(0, 699, "DecodeError", "kind is 'x', not 'tensor'"),),
         resume={0: 700, 1: 656},
         reached={0: 706, 1: 656},
+        open=((0, 700, 700), (0, 702, 703)),
         ahead=((0, 710, 712),),
         cursor=1,
         checksum=12345,

@@ -1,5 +1,6 @@
 """The command line."""
 
+import json
 import re
 
 import pytest
@@ -22,25 +23,39 @@ def test_help_has_an_example():
         assert f"Example: stream-ocpdl {name}" in CliRunner().invoke(main, [name, "--help"]).output
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (None, "cannot be read"),
-        ("{", "is not JSON"),
-        ("[]", "must hold an object"),
-        ('{"model": "m", "topic": "t"}', "unexpected keyword argument 'topic'"),
-        (
-            '{"model": "m", "input": "t", "bootstrap_servers": "x", "problem": {"shape": [2], "rank": 0}}',
-            "rank must be",
-        ),
-        (
-            '{"model": "m", "input": "t", "bootstrap_servers": "x", "problem": {"shape": [2], "rank": 1},'
-            ' "batching": {"close": "soon"}}',
-            "batch.close must be",
-        ),
-    ],
-    ids=["missing", "broken", "a list", "unknown key", "rank 0", "unknown choice"],
-)
+def settings(**changes):
+    """A file of settings with some that are wrong."""
+    good = {"model": "m", "input": "t", "bootstrap_servers": "x", "problem": {"shape": [2, 2], "rank": 1}}
+    return json.dumps(good | changes)
+
+
+WRONG = {
+    "missing": (None, "cannot be read"),
+    "broken": ("{", "is not JSON"),
+    "a list": ("[]", "must hold an object"),
+    "unknown key": (settings(topic="t"), "unexpected keyword argument 'topic'"),
+    "rank 0": (settings(problem={"shape": [2], "rank": 0}), "rank must be"),
+    "problem a list": (settings(problem=[]), "problem must be an object"),
+    "unknown choice": (settings(batching={"close": "soon"}), "batching.close must be"),
+    "batching a list": (settings(batching=[]), "batching must be an object"),
+    "batch of 2.5": (settings(batching={"size": 2.5}), "batching.size must be"),
+    "linger back": (settings(batching={"linger_ms": -5}), "batching.linger_ms must be"),
+    "pace in words": (settings(pace={"commit_interval_ms": "x"}), "pace.commit_interval_ms must be"),
+    "no snapshots": (settings(snapshot_every=0), "snapshot_every must be"),
+    "no digests": (settings(digest_every=0), "digest_every must be"),
+    "a model with a slash": (settings(model="a/b"), "model must be"),
+    "input a number": (settings(input=5), "input must be an object"),
+    "topic a number": (settings(input={"topic": 7}), "input.topic must be"),
+    "unknown format": (settings(input={"topic": "t", "format": "xml"}), "input.format is 'xml'"),
+    "unknown dtype": (settings(input={"topic": "t", "format": "raw", "dtype": "f"}), "input.dtype is 'f'"),
+    "dtype of json": (settings(input={"topic": "t", "format": "json", "dtype": "<f4"}), "input.dtype is for"),
+    "an axis too few": (settings(axes=["a"]), "axes must be a list of 2 different names"),
+    "axes a text": (settings(axes="ab"), "axes must be a list of 2 different names"),
+    "half a letter": (settings(axes=["\ud800", "b"]), "axes must be a list of 2 different names"),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), WRONG.values(), ids=WRONG)
 def test_wrong_settings_are_one_line_and_code_2(tmp_path, text, said):
     """A mistake in the file of settings is said in one line, without a traceback, and ends with 2."""
     path = tmp_path / "service.json"

@@ -380,7 +380,8 @@ def test_a_video_clip(model):
     assert len(letters) == len(torn) - 1
     assert {letter.reason for letter in letters[:4]} == {"chunk 3 of 'torn' is missing"}
     assert {letter.record.value for letter in letters} == {*torn[:3], *torn[4:]}
-    (newest,) = (s for s in read_snapshots(model.servers, model.topics.snapshots) if s.step == 2)
+    *_, newest = read_snapshots(model.servers, model.topics.snapshots)
+    assert newest.step == 2
     assert [U.shape for U in newest.loadings] == [(50, 2), (460_080, 2)]
     assert newest.axes == ("frame", "pixel")
 
@@ -400,6 +401,48 @@ def test_an_open_message_is_not_lost(model):
     places = [tuple(code.position) for code in read_codes(model.servers, model.topics.codes)]
     assert sorted(places) == [(0, 0), (0, 2), (0, 3), (1, 0), (1, 1)]
     check(model)
+
+
+def test_an_orphan_is_outlived(model):
+    """A first piece whose message never becomes whole, and which retention takes away, does not keep a model from
+    starting; what is left of the message is refused.
+    """
+    lingering(model)
+    pieces = [chunk.to_bytes() for chunk in split(Tensor(np.ones((4, 3))).to_bytes(), "orphan", 70)]
+    assert len(pieces) > 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stream_ocpdl.stream.messages.chunk.SMALLEST", 10)
+        kafka.produce(model.connection, model.topics.input, [(0, pieces[0]), (0, pieces[1])])
+        model.feed(2)
+        model.live(until=lambda resume: resume == {0: 0, 1: 2} and model.last().N == 4)
+        assert model.last().open == ((0, 0, 1),)
+        beyond = TopicPartition(model.topics.input, 0, 1)
+        model.connection.admin().delete_records([beyond])[beyond].result(30)
+        model.feed(2)
+        model.live()
+
+    (letter,) = read_dead_letters(model.servers, model.topics.dead_letters)
+    assert letter.record.position == (0, 1)
+    assert "belongs to no open message" in letter.reason
+    assert model.last().N == 8
+    assert model.last().open == ()
+
+
+def test_tensors_of_tomorrow(model):
+    """A broker takes no record that is dated too far ahead; the code of a tensor that is gets the present time."""
+    layout = {f"{model.name}.ahead": (1, {"message.timestamp.after.max.ms": "9223372036854775807"})}
+    kafka.create_topics(model.connection, layout)
+    lingering(model, input=f"{model.name}.ahead")
+    tomorrow = int(time.time() + 86400) * 1000
+    outsider = Producer(model.connection.common())
+    outsider.produce(f"{model.name}.ahead", Tensor(np.ones((4, 3))).to_bytes(), timestamp=tomorrow)
+    assert outsider.flush(30) == 0
+    model.topics = replace(model.topics, input=f"{model.name}.ahead")
+    model.live(until=lambda resume: resume == {0: 1})
+
+    (code,) = (r for p in PARTITIONS for r in read_committed(model.connection, model.topics.codes, p))
+    assert code.timestamp < tomorrow - 3_600_000
+    kafka.delete_topics(model.connection, layout)
 
 
 def largest(model):
@@ -434,6 +477,8 @@ def test_keys_and_headers_of_anybody(model):
     good = Tensor(np.ones((4, 3))).to_bytes()
     outsider = Producer(model.connection.common() | {"message.max.bytes": 1_040_000})
     trace = [("traceparent", b"00-abc-def-01"), ("other", b"\xff\x00"), ("none", None)]
+    many = [("traceparent", bytes([k % 256]) * 256) for k in range(3900)]
+    outsider.produce(model.topics.input, good, b"many", 1, headers=many)
     outsider.produce(model.topics.input, good, b"k" * 1_000_000, 0)
     outsider.produce(model.topics.input, b"poison", b"k" * 1_000_000, 0)
     outsider.produce(model.topics.input, good, b"\xffkey", 0, headers=trace, timestamp=1_600_000_000_000)
@@ -447,10 +492,14 @@ def test_keys_and_headers_of_anybody(model):
     model.live()
 
     letters = sorted(read_dead_letters(model.servers, model.topics.dead_letters), key=lambda x: x.record.position)
-    assert [letter.record.position for letter in letters] == [(0, 0), (0, 1), (1, 0)]
+    assert [letter.record.position for letter in letters] == [(0, 0), (0, 1), (1, 1)]
     assert [len(letter.record.key or b"") for letter in letters] == [1_000_000, 1_000_000, 0]
     assert letters[0].reason == "key has 1000000 bytes; at most 16384 go with a code"
-    (code,) = (r for p in PARTITIONS for r in read_committed(model.connection, model.topics.codes, p))
+    codes = {r.key: r for p in PARTITIONS for r in read_committed(model.connection, model.topics.codes, p)}
+    assert set(codes) == {b"\xffkey", b"many"}
+    assert [name for name, _ in codes[b"many"].headers].count("traceparent") == 1
+    assert dict(codes[b"many"].headers)["traceparent"] == bytes(256)
+    code = codes[b"\xffkey"]
     assert (code.key, code.timestamp) == (b"\xffkey", 1_600_000_000_000)
     assert dict(code.headers)["traceparent"] == b"00-abc-def-01"
     assert dict(code.headers)["ce_id"] == b"0:2"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stream_ocpdl import Problem
 from stream_ocpdl.errors import LineageError
-from stream_ocpdl.stream.batching import Batching
+from stream_ocpdl.stream.batching import Batcher, Batching, Item
 from stream_ocpdl.stream.messages import (
     GENESIS,
     DeadLetter,
@@ -154,13 +154,47 @@ def test_an_open_message_that_is_not_yet_read_again():
     serve(world, plan("full", "arrival"), PACE, chunk=5)
     assert world.positions == {0: 1, 1: 4}
     world.input = [[good[0][0], first], good[1][:9]]
-    _, reports = serve(world, plan("full", "arrival"), PACE, chunk=5, silent={0})
+    serve(world, plan("full", "arrival"), PACE, chunk=5, silent={0})
     assert world.positions == {0: 1, 1: 9}
     world.input = [[good[0][0], first, second, *good[0][1:5]], good[1][:9]]
     serve(world, plan("full", "arrival"), PACE, chunk=5)
 
     assert Position(0, 2) in {code.position for code in world.codes()}
     assert world.stream("dead-letters") == []
+
+
+def test_refused_tensors_name_no_modes():
+    """The names of a tensor that is refused are not those of the model; tensors with other names than the model are."""
+    good = [Tensor(np.full((4, 3), k + 1.0), ("row", "column")).to_bytes() for k in range(6)]
+    values = [Tensor(np.full((4, 3), np.nan), ("x", "y")).to_bytes(), *good[:5]]
+    values += [Tensor(np.ones((4, 3)), ("column", "row")).to_bytes(), *inputs(1, 4)[0], good[5]]
+    world = World([values])
+    end, _ = serve(world, plan(), PACE)
+
+    letters = [DeadLetter.from_bytes(value) for value in world.stream("dead-letters")]
+    assert [letter.record.position.offset for letter in letters] == [0, 6]
+    assert letters[1].reason == "axes is ['column', 'row'], those of the model are ['row', 'column']"
+    assert end.progress.axes == ("row", "column")
+    assert [Snapshot.from_bytes(value).axes for value in world.stream("snapshots")] == [("row", "column")]
+    again, _ = serve(world, plan(), PACE)
+    assert again.progress.axes == ("row", "column")
+
+
+def test_large_tensors_are_read_as_they_are_needed():
+    """Bytes that wait pause a partition, unless a minibatch waits for it."""
+    batcher = Batcher(Batching(4), [0, 1])
+    large = Tensor(np.ones((4, 3)))
+    for k in range(3):
+        record = Record(Position(0, k), None, bytes(5_000_000))
+        batcher.add(Item(record.position, 0.0, large, (record,)))
+    assert batcher.hungry == {1}
+    record = Record(Position(1, 0), None, bytes(5_000_000))
+    batcher.add(Item(record.position, 0.0, large, (record,)))
+    assert batcher.hungry == {1}
+    record = Record(Position(1, 1), None, bytes(5_000_000))
+    batcher.add(Item(record.position, 0.0, large, (record,)))
+    assert batcher.hungry == set()
+    assert len(batcher.complete(0.0)) == 4
 
 
 def dictionaries(world):
@@ -192,7 +226,8 @@ def test_outputs():
     assert [code.step for code in world.codes()] == [1] * 5 + [2] * 5 + [3] * 5 + [4] * 5
     assert [code.position.offset for code in world.codes()] == list(range(20))
     assert all(code.loss > 0 and code.code.shape == (2,) for code in world.codes())
-    (snapshot,) = (Snapshot.from_bytes(value) for value in world.stream("snapshots"))
+    first, snapshot = (Snapshot.from_bytes(value) for value in world.stream("snapshots"))
+    assert first.step == 1
     assert snapshot.version == Version("model", 4)
     assert all(np.array_equal(U, V) for U, V in zip(snapshot.loadings, end.progress.state.loadings, strict=True))
 

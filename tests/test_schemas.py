@@ -70,7 +70,11 @@ WORDS = {
     "size": SIZE,
     "text of 1 to 64 characters": {"type": "string", "minLength": 1, "maxLength": 64},
     "text": {"type": "string", "maxLength": 512},
-    "version": {"type": "string", "pattern": f"^[A-Za-z0-9._-]+/{NUMBER}/{NUMBER}/{NUMBER}$"},
+    "version": {
+        "type": "string",
+        "pattern": f"^[A-Za-z0-9._-]+/{NUMBER}/{NUMBER}/{NUMBER}$",
+        "maxLength": 512,
+    },
 }
 """The words of the specification for the types of fields."""
 

@@ -35,7 +35,7 @@ def run(config: Path, crash_at: str | None) -> None:
 def serve(settings: Settings, at: CrashPoint) -> None:
     """Wire the service to Kafka and let it run."""
     log = logging.getLogger("stream_ocpdl")
-    plan, topics = settings.plan(), Topics.of(settings.model, settings.topic)
+    plan, pace, topics = settings.plan(), settings.rhythm(), Topics.of(settings.model, settings.topic)
     connection = Connection(settings.bootstrap_servers, abandon=abandon)
     stop = Stop()
     with closing(KafkaSource(connection, topics.input, settings.model)) as source:
@@ -50,7 +50,7 @@ def serve(settings: Settings, at: CrashPoint) -> None:
             report=log.info,
             at=at,
         )
-        pipeline = Service(plan, ports, settings.rhythm()).run()
+        pipeline = Service(plan, ports, pace).run()
     log.info("stopped after step %d", pipeline.progress.state.t)
 
 

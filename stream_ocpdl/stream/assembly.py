@@ -5,13 +5,13 @@ of other sets. A piece that does not continue an open set is refused, and a set 
 
 Sets that stay open must not fill the memory or hold back the stream: one is given up when too many younger ones are
 open, when it and they have too many bytes, or when no piece of it came for very many offsets. All of this depends on
-the partition's records alone, and for each set only on those since its first piece, never on a clock: whoever reads
-again from the first piece of the oldest set that is still open finds everything as it was.
+the partition's records alone, never on a clock. Which pieces wait for their message is known at every offset, and the
+journal has it: whoever reads those again, and nothing else, finds the open sets as they were.
 """
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from stream_ocpdl.errors import DecodeError
@@ -60,9 +60,8 @@ class Put:
 
 @dataclass(slots=True)
 class _Set:
-    first: int
-    """The offset of the first piece."""
     head: Chunk
+    offsets: list[int] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     pieces: list[Payload] = field(default_factory=list)
     bytes: int = 0
@@ -71,12 +70,19 @@ class _Set:
 
     @property
     def last(self) -> int:
-        return self.records[-1].position.offset
+        return self.offsets[-1]
+
+    def close(self, offset: int) -> None:
+        """It is whole, or given up."""
+        self.closed = offset
+        self.records.clear()
+        self.pieces.clear()
 
     def take(self, record: Record, chunk: Chunk) -> str | None:
         """Add the next piece; or say what is wrong with it."""
         expected = len(self.records)
         self.records.append(record)
+        self.offsets.append(record.position.offset)
         self.pieces.append(chunk.piece)
         self.bytes += len(chunk.piece)
         if chunk.index > expected:
@@ -97,32 +103,28 @@ class Assembler:
     def put(self, record: Record, chunk: Chunk) -> Put:
         """Take a piece."""
         mine = next((s for s in self._sets if s.closed is None and s.head.id == chunk.id), None)
-        put = self._open(record, chunk, mine) if chunk.index == 0 else self._continue(record, chunk, mine)
+        first = mine is None and chunk.index == 0
+        put = self._open(record, chunk) if first else self._continue(record, chunk, mine)
         return Put(put.whole, put.parts, (*put.refused, *self._make_room(record.position.offset)))
 
     def pass_by(self, offset: int) -> tuple[Refusal, ...]:
         """To be called for every record, piece or not: sets that waited too long for their next piece are given up."""
         refused: tuple[Refusal, ...] = ()
         for s in [s for s in self._sets if s.closed is None and offset - s.last > DISTANCE]:
-            refused += self._close(s, offset, f"chunk {len(s.records)} of {s.head.id!r} did not come in time")
+            refused += self._give_up(s, offset, f"no piece came for {DISTANCE} offsets")
         return refused
 
-    def resume(self, reached: int) -> int:
-        """Where to read again if all below `reached` is done but open sets; what lies behind is forgotten."""
+    def waiting(self, reached: int) -> list[int]:
+        """The offsets of pieces below `reached` whose message was not whole there; what lies behind is forgotten."""
         self._sets = [s for s in self._sets if s.closed is None or s.closed >= reached]
-        return min([reached, *(s.first for s in self._sets)])
+        return sorted(offset for s in self._sets for offset in s.offsets if offset < reached)
 
-    def _open(self, record: Record, chunk: Chunk, before: _Set | None) -> Put:
-        offset, refused = record.position.offset, tuple[Refusal, ...]()
-        if before is not None:
-            missing = f"chunk {len(before.records)} of {chunk.id!r} is missing: the message begins again"
-            refused = self._close(before, offset, missing)
+    def _open(self, record: Record, chunk: Chunk) -> Put:
         if chunk.size > self._limit:
             large = f"size is {chunk.size} bytes; a message of this model has at most {self._limit}"
-            return Put(refused=(*refused, _refuse(record, large)))
-        self._sets.append(_Set(offset, chunk))
-        put = self._continue(record, chunk, self._sets[-1])
-        return Put(put.whole, put.parts, (*refused, *put.refused))
+            return Put(refused=(_refuse(record, large),))
+        self._sets.append(_Set(chunk))
+        return self._continue(record, chunk, self._sets[-1])
 
     def _continue(self, record: Record, chunk: Chunk, mine: _Set | None) -> Put:
         offset = record.position.offset
@@ -134,11 +136,11 @@ class Assembler:
             return Put(refused=(_refuse(record, f"chunk {_name(chunk)} is repeated"),))
         wrong = mine.take(record, chunk)
         if wrong is not None:
-            return Put(refused=self._close(mine, offset, wrong))
+            return Put(refused=self._refuse_all(mine, offset, wrong))
         if chunk.index + 1 < chunk.count:
             return Put()
         whole, parts = b"".join(mine.pieces), tuple(mine.records)
-        self._close(mine, offset, "")
+        mine.close(offset)
         return Put(whole, parts)
 
     def _make_room(self, offset: int) -> tuple[Refusal, ...]:
@@ -147,15 +149,19 @@ class Assembler:
         count, size = 0, 0
         for s in reversed([s for s in self._sets if s.closed is None]):
             count, size = count + 1, size + s.bytes
-            if count > MOST_OPEN or size > 2 * self._limit:
-                refused += self._close(s, offset, f"chunk {len(s.records)} of {s.head.id!r} did not come in time")
+            if count > MOST_OPEN:
+                refused += self._give_up(s, offset, f"more than {MOST_OPEN} messages are open")
+            elif size > 2 * self._limit:
+                refused += self._give_up(s, offset, f"open messages have more than {2 * self._limit} bytes")
         return refused
 
-    def _close(self, given_up: _Set, offset: int, reason: str) -> tuple[Refusal, ...]:
-        given_up.closed = offset
-        refused = tuple(_refuse(record, reason) for record in given_up.records)
-        given_up.pieces.clear()
-        given_up.records.clear()
+    def _give_up(self, unfinished: _Set, offset: int, why: str) -> tuple[Refusal, ...]:
+        reason = f"chunk {len(unfinished.records)} of {unfinished.head.id!r} did not come in time: {why}"
+        return self._refuse_all(unfinished, offset, reason)
+
+    def _refuse_all(self, wrong: _Set, offset: int, reason: str) -> tuple[Refusal, ...]:
+        refused = tuple(_refuse(record, reason) for record in wrong.records)
+        wrong.close(offset)
         return refused
 
 
@@ -167,26 +173,26 @@ def _name(chunk: Chunk) -> str:
     return f"{chunk.index} of {chunk.id!r}"
 
 
-def whole(records: Iterable[Record]) -> Iterator[bytes | None]:
-    """The values of records, those in pieces put together; pieces that do not make a whole are passed over."""
+def whole(records: Iterable[Record]) -> Iterator[Record]:
+    """Records, those in pieces put together as the last of them; pieces that do not make a whole are passed over."""
     assemblers: dict[int, Assembler] = {}
     for record in records:
         chunk = _chunk(record.value)
         if chunk is None:
-            yield record.value
+            yield record
             continue
         assembler = assemblers.setdefault(record.position.partition, Assembler(LARGEST))
         stale, put = assembler.pass_by(record.position.offset), assembler.put(record, chunk)
         for refusal in (*stale, *put.refused):
             log.warning("%s at %s", refusal.reason, refusal.record.position)
-        assembler.resume(record.position.offset + 1)
+        assembler.waiting(record.position.offset + 1)
         if put.whole is not None:
-            yield put.whole
+            yield replace(record, value=put.whole)
 
 
 def _chunk(value: bytes | None) -> Chunk | None:
     """The piece that a record is, if it is one."""
-    if value is None or not value.startswith(MAGIC) or b"chunk" not in value[:64]:
+    if value is None or not value.startswith(MAGIC):
         return None
     try:
         header, payload = unframe(value)

@@ -38,12 +38,14 @@ class Batching:
     linger_ms: int = 100
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ConfigError(f"batch.size must be at least 1, not {self.size}")
+        if type(self.size) is not int or self.size < 1:
+            raise ConfigError(f"batching.size must be a whole number, at least 1, not {self.size!r}")
+        if type(self.linger_ms) is not int or self.linger_ms < 0:
+            raise ConfigError(f"batching.linger_ms must be a whole number, at least 0, not {self.linger_ms!r}")
         if self.close not in ("full", "linger"):
-            raise ConfigError(f"batch.close must be 'full' or 'linger', not {self.close!r}")
+            raise ConfigError(f"batching.close must be 'full' or 'linger', not {self.close!r}")
         if self.order not in ("arrival", "canonical"):
-            raise ConfigError(f"batch.order must be 'arrival' or 'canonical', not {self.order!r}")
+            raise ConfigError(f"batching.order must be 'arrival' or 'canonical', not {self.order!r}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +60,8 @@ class Item:
     refused: tuple[Refusal, ...] = ()
     places: tuple[Run, ...] = ()
     """Of an item that stands for several which had nothing: where they were."""
+    late: bool = False
+    """Whether its turn was in an earlier life."""
 
     @property
     def empty(self) -> bool:
@@ -95,7 +99,8 @@ class Batcher:
         self._turn = self._partitions.index(cursor) if self._in_turn and cursor in self._partitions else 0
         self._waiting: dict[int, deque[Item]] = {partition: deque() for partition in self._partitions}
         self._line: deque[Item] = deque()
-        self._held = dict.fromkeys(self._partitions, (0, 0))
+        self._held = dict.fromkeys(self._partitions, 0)
+        """Bytes of each partition that wait."""
         self._tensors = 0
         self._refused = (0, 0)
         """How many refused records wait in the line without a tensor to wait for, and their bytes."""
@@ -103,6 +108,10 @@ class Batcher:
     def add(self, item: Item) -> None:
         """Take an item; items of one partition come in the order of their offsets."""
         self._hold(item, 1)
+        if item.late:
+            self._line.appendleft(item)
+            self._count(item, 1)
+            return
         if not self._in_turn:
             self._join(item)
             return
@@ -136,11 +145,14 @@ class Batcher:
 
     @property
     def hungry(self) -> set[int]:
-        """The partitions of which more is wanted: those with little waiting, or not even two minibatches.
+        """The partitions of which more is wanted: those with little waiting, and those a minibatch waits for.
 
         The limit is wide, because pausing a partition throws away what was fetched of it.
         """
-        return {p for p, (count, size) in self._held.items() if count < 2 * self._batching.size or size < PLENTY}
+        wanted = {p for p, size in self._held.items() if size < PLENTY}
+        if self._tensors < self._batching.size:
+            wanted |= {self._partitions[self._turn]} if self._in_turn else set(self._partitions)
+        return wanted
 
     def _rows(self, count: int) -> list[Item]:
         rows = list(islice((item for item in self._line if item.tensor is not None), count))
@@ -162,8 +174,7 @@ class Batcher:
     def _hold(self, item: Item, sign: int) -> None:
         """Count an item that waits, or no longer does; a place alone holds nothing."""
         if not item.empty:
-            count, size = self._held[item.position.partition]
-            self._held[item.position.partition] = (count + sign, size + sign * _bytes(item))
+            self._held[item.position.partition] += sign * _bytes(item)
 
     def _pop(self, tensors: int) -> list[Item]:
         """The items up to the last of so many tensors, and those right after it that have none."""
@@ -188,23 +199,20 @@ class Batcher:
         for old, new in zip(before, line, strict=True):
             self._hold(old, -1)
             self._hold(new, 1)
-            self._join(new)
+            if not (new.late and new.empty):
+                self._join(new)
 
     def _cut(self, rows: list[Item], taken: list[Item], refused: list[Refusal]) -> Cut:
         reached: dict[int, int] = {}
-        for partition, _, last in (run for item in taken for run in _places(item)):
+        for partition, _, last in (run for item in taken if not item.late for run in _places(item)):
             reached[partition] = max(reached.get(partition, 0), last + 1)
         ahead = tuple(run for item in self._line if item.empty for run in _places(item))
-        return Cut(tuple(rows), tuple(refused), reached, ahead, self._next_turn(taken))
+        return Cut(tuple(rows), tuple(refused), reached, ahead, self._next_turn())
 
-    def _next_turn(self, taken: list[Item]) -> int:
+    def _next_turn(self) -> int:
         """The partition whose record comes next: where a Batcher that continues from here begins."""
-        if self._line:
-            return _places(self._line[0])[0][0]
-        if not taken:
-            return self._partitions[self._turn]
-        last = self._partitions.index(taken[-1].position.partition)
-        return self._partitions[(last + 1) % len(self._partitions)]
+        first = next((item for item in self._line if not item.late), None)
+        return self._partitions[self._turn] if first is None else _places(first)[0][0]
 
 
 def _places(item: Item) -> tuple[Run, ...]:

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 
-from stream_ocpdl.errors import BrokerError, ConfigError, DataError
+from stream_ocpdl.errors import ConfigError, DataError, DecodeError, QueueFull
 from stream_ocpdl.ocpdl.arrays import Sparse
 from stream_ocpdl.ocpdl.batch import as_array
 from stream_ocpdl.stream.assembly import whole
@@ -23,10 +23,6 @@ from stream_ocpdl.stream.kafka import (
 from stream_ocpdl.stream.messages import CHUNK, Code, DeadLetter, Record, Snapshot, Tensor, split
 
 T = TypeVar("T")
-
-
-class QueueFull(BrokerError):
-    """There is no room for another tensor; the broker does not take them as fast as they come."""
 
 
 class TensorProducer:
@@ -57,6 +53,10 @@ class TensorProducer:
             raise ConfigError(f"when_full must be 'block' or 'raise', not {when_full!r}")
         if chunk_bytes < 1000:
             raise ConfigError(f"chunk_bytes must be at least 1000, not {chunk_bytes}")
+        if queue_bytes < 2 * chunk_bytes:
+            raise ConfigError(f"queue_bytes must have room for two pieces of {chunk_bytes} bytes, not {queue_bytes}")
+        if not timeout >= 0.1:
+            raise ConfigError(f"timeout must be at least a tenth of a second, not {timeout}")
         self.topic = topic
         self._timeout, self._at_once = timeout, when_full == "raise"
         self._chunk, self._checksums = chunk_bytes, checksums
@@ -120,11 +120,13 @@ def _array(value: Any) -> Any:
 
 
 def _ascending(shape: tuple[int, ...], indices: Any, values: Any) -> Sparse:
-    """Entries in order; those of one place are added up, as SciPy means them."""
+    """Entries in order; floats of one place are added up, as SciPy means them."""
     if indices.shape != values.shape or indices.ndim != 1 or indices.dtype.kind not in "iu":
         raise DataError(f"array has indices of shape {indices.shape} and values of shape {values.shape}")
     order = np.argsort(indices, kind="stable")
     places, first = np.unique(indices[order], return_index=True)
+    if len(places) < len(indices) and values.dtype.kind != "f":
+        raise DataError(f"array has entries of dtype {values.dtype} more than once at a place; their sum may not fit")
     sums = np.add.reduceat(values[order], first, dtype=values.dtype) if len(first) else values
     return Sparse(shape, places.astype(np.int64), sums)
 
@@ -158,7 +160,13 @@ def read(
     Where it begins: at the earliest, at `starts` (offsets by partition), or at the first record written `since` a time.
     Where it ends: partition by partition at the present end; or, with `until`, messages of all partitions as they come,
     until it says true. It is asked when nothing came for a tenth of a second.
+
+    A message that cannot be read raises a DecodeError that says where it is; the next one can be asked for still.
     """
+    if starts is not None and since is not None:
+        raise ConfigError("starts and since say both where to begin; give one of them")
+    if since is not None and since.tzinfo is None:
+        raise ConfigError("since has no time zone; datetime.now(UTC) has one")
     connection = Connection(bootstrap_servers)
     if starts is not None:
         begin = dict(starts)
@@ -168,7 +176,15 @@ def read(
         ranges = watermarks(connection, topic, partitions_of_topic(connection, topic))
         begin = {p: low for p, (low, _) in ranges.items()}
     found = _to_the_end(connection, topic, begin) if until is None else follow(connection, topic, begin, until)
-    return (decode(value) for value in whole(found))
+
+    def decoded(record: Record) -> T:
+        try:
+            return decode(record.value)
+        except DecodeError as error:
+            place = f"{topic}[{record.position.partition}] at offset {record.position.offset}"
+            raise DecodeError(f"{place}: {error}") from error
+
+    return map(decoded, whole(found))  # which goes on after an error, if one asks it to
 
 
 def _to_the_end(connection: Connection, topic: str, starts: Mapping[int, int]) -> Iterator[Record]:

@@ -72,11 +72,9 @@ class Format:
 
     def read(self, value: bytes | None, shape: Shape) -> Tensor:
         """The tensor in a value; only a raw one has the problem's shape for certain."""
-        if self.name == "native":
-            return Tensor.from_bytes(value)
         if not value:
             raise DecodeError("value is empty, or the record is a tombstone")
-        limit = ELEMENT * prod(shape) + SLACK
+        limit = largest(shape)
         if len(value) > limit:
             raise DecodeError(f"the message has {len(value)} bytes; with shape {shape} it may have {limit}")
         match self.name:
@@ -88,6 +86,13 @@ class Format:
                 return _msgpack(value, shape)
             case "json":
                 return _json(value, shape)
+            case "native":
+                return Tensor.from_bytes(value)
+
+
+def largest(shape: Shape) -> int:
+    """The most bytes that a message with a tensor of this shape may have."""
+    return ELEMENT * prod(shape) + SLACK
 
 
 def _npy(value: bytes) -> Tensor:

@@ -1,19 +1,15 @@
 """From a record to what it brings: a tensor that fits the model, or the reason why not."""
 
 from collections.abc import Iterable, Iterator
-from math import prod
 
 from stream_ocpdl.errors import DataError
 from stream_ocpdl.stream.assembly import Assembler, Refusal
 from stream_ocpdl.stream.batching import Item
-from stream_ocpdl.stream.formats import Format
+from stream_ocpdl.stream.formats import Format, largest
 from stream_ocpdl.stream.messages import Chunk, Draw, Payload, Record, Tensor, unframe
 
 KEY = 16_384
 """Bytes of a key: it goes with the code, which has to stay small as well."""
-
-ELEMENT, SLACK = 32, 65_536
-"""Bytes of a message in pieces: for each element of the tensor, and for all the rest, at most."""
 
 
 class Intake:
@@ -21,7 +17,7 @@ class Intake:
 
     def __init__(self, form: Format, shape: tuple[int, ...], partitions: Iterable[int]) -> None:
         self._format, self._shape = form, shape
-        self._assemblers = {p: Assembler(ELEMENT * prod(shape) + SLACK) for p in partitions}
+        self._assemblers = {p: Assembler(largest(shape)) for p in partitions}
 
     def read(self, record: Record, now: float) -> Item:
         """What the next record of a partition brings."""
@@ -40,9 +36,9 @@ class Intake:
         except DataError as error:
             return Item(record.position, now, refused=(*others, *(Refusal.of(part, error) for part in parts)))
 
-    def resume(self, reached: dict[int, int]) -> dict[int, int]:
-        """Where to read again if all below these offsets is done, but for messages that are not whole yet."""
-        return {p: self._assemblers[p].resume(offset) for p, offset in reached.items()}
+    def waiting(self, reached: dict[int, int]) -> dict[int, list[int]]:
+        """For each partition the pieces below an offset that wait there for the rest of their message."""
+        return {p: self._assemblers[p].waiting(offset) for p, offset in reached.items()}
 
     def rows(self, used: Iterable[Record]) -> Iterator[tuple[Record, Tensor]]:
         """The tensors of records that were found good before, the pieces of each one after the other.

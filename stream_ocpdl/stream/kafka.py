@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, pairwise
 from typing import Any, NamedTuple, cast
 
 from confluent_kafka import (
@@ -426,8 +427,8 @@ class Transactions:
         records: Callable[[], Iterable[Row]],
         consumed: tuple[list[TopicPartition], Any] | None = None,
         at: CrashPoint = no_crash,
-    ) -> list[int]:
-        """One transaction of records and consumed offsets; the offsets that the records were given.
+    ) -> int:
+        """One transaction of records and consumed offsets; the offset of the last record.
 
         Written again from the start, with the same bytes, for as long as it is aborted and there is patience.
         """
@@ -444,7 +445,7 @@ class Transactions:
         finally:
             watchdog.cancel()
 
-    def _write(self, records: Callable[[], Iterable[Row]], consumed: Any, at: CrashPoint, deadline: float) -> list[int]:
+    def _write(self, records: Callable[[], Iterable[Row]], consumed: Any, at: CrashPoint, deadline: float) -> int:
         while True:
             try:
                 return self._attempt(records, consumed, at, deadline)
@@ -454,22 +455,20 @@ class Transactions:
                 log.warning("a transaction of %s was aborted and is written again: %s", self.id, why)
                 time.sleep(0.05)
 
-    def _attempt(
-        self, records: Callable[[], Iterable[Row]], consumed: Any, at: CrashPoint, deadline: float
-    ) -> list[int]:
-        delivered: dict[int, int] = {}
+    def _attempt(self, records: Callable[[], Iterable[Row]], consumed: Any, at: CrashPoint, deadline: float) -> int:
+        last: list[int] = []
 
-        def report(index: int, error: KafkaError | None, message: Message) -> None:
+        def report(error: KafkaError | None, message: Message) -> None:
             if error is None:
-                delivered[index] = cast(int, message.offset())
+                last.append(cast(int, message.offset()))
             else:
                 log.warning("%s: a record was not delivered: %s", self.id, error.str())
 
         at("before-produce")
         self._insist(self._producer.begin_transaction, deadline)
-        count = 0
-        for count, row in enumerate(records(), 1):
-            self._produce(row, partial(report, count - 1), deadline)
+        for row, following in pairwise(chain(records(), [None])):
+            if row is not None:
+                self._produce(row, report if following is None else None, deadline)
         at("after-produce")
         if consumed is not None:
             offsets, group = consumed
@@ -477,9 +476,11 @@ class Transactions:
         at("before-commit")
         self._insist(partial(self._producer.commit_transaction, self._timeout), deadline)
         at("after-commit")
-        while len(delivered) < count and time.monotonic() < deadline:
+        while not last:
             self._producer.poll(0.01)
-        return [delivered[index] for index in range(count)]
+            if time.monotonic() > deadline:
+                raise BrokerError(f"{self.id}: no report of a record that was committed")
+        return last[0]
 
     def _produce(self, row: Row, report: Any, deadline: float) -> None:
         topic, partition, key, value, headers, timestamp = row

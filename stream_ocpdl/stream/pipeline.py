@@ -8,6 +8,7 @@ Live steps and replayed ones go through the same `learn`.
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
@@ -39,15 +40,16 @@ from stream_ocpdl.stream.messages import (
     link,
     runs,
 )
+from stream_ocpdl.stream.messages.fields import TEXT, Fields
 
 CARRIED = ("traceparent", "tracestate")
 """The headers of a tensor that go with its code."""
 
+CARRIED_BYTES = 1024
+"""The most that one of them may have; W3C asks for 512 of a tracestate."""
+
 MODEL = "[A-Za-z0-9._-]{1,200}"
 """The name of a model: topics are named after it."""
-
-NAME, TEXT = 64, 256
-"""Characters of the name of an axis, and of a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +74,17 @@ class Plan:
             raise ConfigError(
                 f"model must be 1 to 200 letters, digits, dots, dashes or underscores, not {self.model!r}"
             )
-        if self.axes is not None and not self._named_right(self.axes):
-            raise ConfigError(f"axes must be {self.problem.modes} different names, not {list(self.axes)}")
+        if self.axes is not None and not (isinstance(self.axes, tuple) and self._named_right(self.axes)):
+            raise ConfigError(f"axes must be a list of {self.problem.modes} different names, not {self.axes!r}")
+        for name in ("snapshot_every", "digest_every"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ConfigError(f"{name} must be a whole number, at least 1, not {value!r}")
 
     def _named_right(self, axes: tuple[str, ...]) -> bool:
-        named = all(isinstance(name, str) and 1 <= len(name) <= NAME for name in axes)
-        return named and len(axes) == len(set(axes)) == self.problem.modes
+        with suppress(DecodeError):
+            return len(Fields({"kind": "", "axes": list(axes)}, "").axes()) == self.problem.modes
+        return False
 
     def lineage(self) -> str:
         """The digest of all that decides bits, beside the input and the order of its rows."""
@@ -93,7 +100,9 @@ class Progress:
     resume: dict[int, int]
     """Where reading goes on."""
     reached: dict[int, int]
-    """Below these offsets all is done, but for messages that are not whole yet."""
+    """Below these offsets all is done, but for the open pieces."""
+    open: tuple[Run, ...] = ()
+    """Pieces that wait for the rest of their message."""
     cursor: int = 0
     ahead: tuple[Run, ...] = ()
     axes: tuple[str, ...] | None = None
@@ -150,12 +159,13 @@ class Pipeline:
             if offset < self._expected[partition]:
                 raise LineageError(f"partition {partition} delivered offset {offset} again: a fault of the client")
             self._expected[partition] = offset + 1
-            item = self._intake.read(record, now)
-            if offset < self._before.reached[partition]:
-                continue  # done with; it was read for the sake of messages that are not whole yet
-            if any(p == partition and first <= offset <= last for p, first, last in self._before.ahead):
-                item = Item(record.position, now)
-            self._batcher.add(item)
+            if offset >= self._before.reached[partition]:
+                item = self._intake.read(record, now)
+                self._batcher.add(Item(record.position, now) if _within(record, self._before.ahead) else item)
+            elif _within(record, self._before.open):
+                item = replace(self._intake.read(record, now), late=True)
+                if item.refused:  # what came before it is gone
+                    self._batcher.add(item)
 
     def step(self, now: float) -> Outcome | None:
         """Learn the next minibatch, if one is complete at this time."""
@@ -167,11 +177,13 @@ class Pipeline:
         if batch is not None:
             state, step = advance(self.plan.problem, state, batch, self._workers)
         reached = before.reached | cut.reached
+        open_ = self._open(reached)
         self.progress = replace(
             before,
             state=state,
-            resume=before.resume | self._intake.resume(self._read_again(reached)),
+            resume=reached | {p: first for p, first, _ in reversed(open_)},
             reached=reached,
+            open=open_,
             cursor=cut.cursor,
             ahead=(*cut.ahead, *self._still_to_come_by()),
             axes=axes,
@@ -182,20 +194,23 @@ class Pipeline:
     def _gather(self, now: float) -> tuple[Cut, Batch | None, tuple[str, ...] | None] | None:
         """The next minibatch, copied together and checked on the way; whoever fails the check loses the row."""
         while (rows := self._batcher.complete(now)) is not None:
-            axes, wrong = _named(self.progress.axes, rows)
             batch: Batch | None = None
+            wrong: dict[Position, DataError] = {}
             if rows:
                 arrays = [item.tensor.array for item in rows if item.tensor is not None]
                 batch, refused = gather(self.plan.problem, arrays, self._workers)
-                wrong = {rows[j].position: DataError(reason) for j, reason in refused.items()} | wrong
-            if not wrong:
+                wrong = {rows[j].position: DataError(reason) for j, reason in refused.items()}
+            axes, misnamed = _named(self.progress.axes, [item for item in rows if item.position not in wrong])
+            if not wrong and not misnamed:
                 return self._batcher.take(rows), batch, axes
-            self._batcher.refuse(wrong)
+            self._batcher.refuse(wrong | misnamed)
         return None
 
-    def _read_again(self, reached: dict[int, int]) -> dict[int, int]:
-        """Of these offsets those up to which this life has read: in the others messages may be open it does not know."""
-        return {p: offset for p, offset in reached.items() if self._expected[p] >= offset}
+    def _open(self, reached: dict[int, int]) -> tuple[Run, ...]:
+        """The open pieces; in partitions that this life has not read so far again, those that an earlier one left."""
+        read = {p: offset for p, offset in reached.items() if self._expected[p] >= offset}
+        known = [Position(p, k) for p, offsets in sorted(self._intake.waiting(read).items()) for k in offsets]
+        return (*(run for run in self._before.open if run[0] not in read), *runs(known))
 
     def _still_to_come_by(self) -> Iterable[Run]:
         """What an earlier life refused ahead of its turn, and this one has not read again yet."""
@@ -216,6 +231,7 @@ class Pipeline:
             refused=tuple(Refused(*r.record.position, r.error, r.reason) for r in cut.refused),
             resume=now.resume,
             reached=now.reached,
+            open=now.open,
             ahead=now.ahead,
             cursor=now.cursor,
             checksum=checksum(*(record.value or b"" for record in used)),
@@ -230,13 +246,18 @@ class Pipeline:
         if step is None:
             return
         yield from codes(self.plan, step, [item.parts[-1] for item in cut.rows])
-        if step.t % self.plan.snapshot_every == 0:
+        if shown(self.plan, step.t):
             yield snapshot(self.plan, self.progress, step, self._identity)
 
     def _journal(self, record: JournalRecord) -> Output:
         value = record.to_bytes()
         self.progress = replace(self.progress, link=link(value))
         return Output("journal", self.plan.model.encode(), value)
+
+
+def _within(record: Record, places: Iterable[Run]) -> bool:
+    partition, offset = record.position
+    return any(p == partition and first <= offset <= last for p, first, last in places)
 
 
 def _named(
@@ -260,9 +281,19 @@ def codes(plan: Plan, step: Step, rows: Iterable[Record]) -> Iterable[Output]:
     dictionary = Version(plan.model, step.t - 1)
     for record, h, loss in zip(rows, step.codes, step.coding.losses, strict=True):
         code = Code(dictionary, step.t, record.position, float(loss), h)
-        carried = tuple(header for header in record.headers if header[0] in CARRIED and len(header[1] or b"") <= TEXT)
-        headers = (*_event(plan, "code", _place(record)), *carried)
+        headers = (*_event(plan, "code", _place(record)), *_carried(record.headers))
         yield Output("codes", record.key or b"", code.to_bytes(), headers, max(record.timestamp, 0))
+
+
+def _carried(headers: Headers) -> Headers:
+    """The headers of a tensor that go with its code: one of each name, and none so long that a code could not go."""
+    first = {name: value for name, value in reversed(headers) if name in CARRIED and len(value or b"") <= CARRIED_BYTES}
+    return tuple(first.items())
+
+
+def shown(plan: Plan, t: int) -> bool:
+    """Whether the dictionary is shown after step t: after the first, and then now and then."""
+    return t == 1 or t % plan.snapshot_every == 0
 
 
 def snapshot(plan: Plan, progress: Progress, step: Step, identity: str) -> Output:
@@ -310,7 +341,7 @@ def _event(plan: Plan, kind: str, name: str) -> Headers:
 
 def beginning(plan: Plan, resume: dict[int, int]) -> Progress:
     """The progress of a model that has seen nothing, and begins to read here."""
-    return Progress(State.initial(plan.problem), "", resume, resume, min(resume, default=0), axes=plan.axes)
+    return Progress(State.initial(plan.problem), "", resume, resume, cursor=min(resume, default=0), axes=plan.axes)
 
 
 def replay(
@@ -346,7 +377,9 @@ def read_journal(value: bytes) -> JournalRecord:
 
 def after(record: JournalRecord, value: bytes, state: State) -> Progress:
     """The progress after a record whose step led to this state."""
-    return Progress(state, link(value), record.resume, record.reached, record.cursor, record.ahead, record.axes)
+    return Progress(
+        state, link(value), record.resume, record.reached, record.open, record.cursor, record.ahead, record.axes
+    )
 
 
 def check_lineage(plan: Plan, lineage: str | None, made_under: str | None) -> None:

@@ -9,7 +9,7 @@ The journal is the truth: offsets committed elsewhere serve monitors and fencing
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from stream_ocpdl.errors import InputLost, LineageError, StateError
@@ -113,7 +113,8 @@ def _replay(
         if record.event == "genesis":
             _check_input(record.input, source)
         if not begun:
-            source.start(record.resume if record.event == "genesis" else progress.resume)
+            progress = replace(progress, resume=record.resume) if record.event == "genesis" else progress
+            source.start(starts(progress, source))
             begun = True
         used = [row for run in record.used for row in inputs.take(run)]
         progress, step = replay(plan, progress, value, used, workers)
@@ -122,6 +123,12 @@ def _replay(
         replayed += step is not None
         on_record(progress, used, step)
     return Recovered(progress, offset, replayed)
+
+
+def starts(progress: Progress, source: Source) -> dict[int, int]:
+    """Where to read on. Pieces of messages that never became whole may be gone; what was never read may not."""
+    earliest, reached = source.earliest(), progress.reached
+    return {p: max(k, earliest[p]) if earliest[p] <= reached.get(p, k) else k for p, k in progress.resume.items()}
 
 
 class Inputs:
@@ -140,7 +147,9 @@ class Inputs:
             self._fetch(Position(partition, offset))
             if offset not in self._fetched[partition]:
                 raise LineageError(f"partition {partition} no longer has offset {offset}, which a step used")
-            yield self._fetched[partition][offset]
+            record = self._fetched[partition].pop(offset)
+            self._bytes[partition] -= len(record.value or b"")
+            yield record
 
     def drop(self, resume: dict[int, int]) -> None:
         """Forget what lies behind."""

@@ -13,13 +13,13 @@ same input; a transaction that was aborted is written again from the same bytes.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from stream_ocpdl.errors import Stopped
+from stream_ocpdl.errors import ConfigError, Stopped
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.checkpoint import CheckpointStore, manifest_of
-from stream_ocpdl.stream.messages import Output
+from stream_ocpdl.stream.messages import DeadLetter, Output
 from stream_ocpdl.stream.pipeline import Pipeline, Plan
 from stream_ocpdl.stream.ports import CrashPoint, Journal, Outbox, Source, no_crash
-from stream_ocpdl.stream.recovery import Recovered, Report, recover
+from stream_ocpdl.stream.recovery import Recovered, Report, recover, starts
 
 POLLED = 256
 """Records to ask for in one poll, at least: few calls, and all partitions get their turn."""
@@ -49,6 +49,12 @@ class Pace:
     """Steps between two checkpoints."""
     poll_timeout_ms: int = 20
 
+    def __post_init__(self) -> None:
+        for name in ("commit_interval_ms", "checkpoint_every", "poll_timeout_ms"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ConfigError(f"pace.{name} must be a whole number, at least 1, not {value!r}")
+
 
 @dataclass(slots=True)
 class Service:
@@ -58,6 +64,8 @@ class Service:
     ports: Ports
     pace: Pace = field(default_factory=Pace)
     workers: Workers = SERIAL
+    refused: int = 0
+    next_said: int = 1
 
     def run(self) -> Pipeline:
         """Work until told to stop; the pipeline as it was left, all of it committed."""
@@ -68,6 +76,7 @@ class Service:
             outputs = self._work(pipeline)
             if outputs:
                 offset = self.ports.outbox.commit(outputs, pipeline.progress.resume)
+                self._say_refused(outputs)
             if pipeline.progress.state.t - checkpointed >= self.pace.checkpoint_every:
                 self._checkpoint(pipeline, offset)
                 checkpointed = pipeline.progress.state.t
@@ -88,7 +97,7 @@ class Service:
         offset = found.journal_offset
         if offset < 0:
             offset = ports.outbox.commit([pipeline.genesis()], pipeline.progress.resume)
-        ports.source.start(pipeline.progress.resume)
+        ports.source.start(starts(pipeline.progress, ports.source))
         ports.report(f"ready at step {pipeline.progress.state.t}, {found.replayed} steps replayed")
         return pipeline, offset, pipeline.progress.state.t - found.replayed
 
@@ -112,6 +121,16 @@ class Service:
             if ports.now() >= deadline:
                 break
         return outputs
+
+    def _say_refused(self, outputs: list[Output]) -> None:
+        """The first refusal, the tenth, the hundredth …: enough to see that something is wrong, and what."""
+        for output in outputs:
+            if output.stream == "dead-letters":
+                self.refused += 1
+                if self.refused == self.next_said:
+                    self.next_said *= 10
+                    reason = DeadLetter.from_bytes(output.value).reason
+                    self.ports.report(f"refused, {self.refused} so far, to the dead letters: {reason}")
 
     def _checkpoint(self, pipeline: Pipeline, journal_offset: int) -> None:
         progress = pipeline.progress

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -86,14 +87,13 @@ class TopicOutbox:
         self._transactions.open()
 
     def commit(self, outputs: Sequence[Output], positions: Mapping[int, int]) -> int:
-        """Write everything or nothing; the offset of the last record of the journal."""
+        """Write everything or nothing; the offset of the last record of the journal, which comes last."""
 
         def records() -> Iterator[Row]:
             for output in outputs:
                 yield from self._rows(output)
 
-        given = self._transactions.write(records, self._source.positions(positions), self._at)
-        return given[-1]  # the journal comes last
+        return self._transactions.write(records, self._source.positions(positions), self._at)
 
     def _rows(self, output: Output) -> Iterator[Row]:
         """An output as records: several where it is too large for one. The journal is a chain, and stays whole."""
@@ -101,12 +101,18 @@ class TopicOutbox:
         if output.stream == "journal":
             yield Row(topic, 0, key, output.value, output.headers)
         elif len(output.value) <= CHUNK:
-            yield Row(topic, -1, key, output.value, output.headers, output.timestamp)
+            yield Row(topic, -1, key, output.value, output.headers, _not_later_than_now(output.timestamp))
         else:
+            when, compacted = _not_later_than_now(output.timestamp), output.stream == "snapshots"
             for chunk in split(output.value, hashlib.sha256(output.value).hexdigest()):
-                piece = b"%b:%d" % (output.key, chunk.index) if output.stream == "snapshots" else key
-                partition = -1 if key else 0  # all pieces to one partition
-                yield Row(topic, partition, piece, chunk.to_bytes(), output.headers, output.timestamp)
+                piece = b"%b:%d" % (output.key, chunk.index) if compacted else key
+                partition = -1 if key and not compacted else 0  # all pieces to one partition
+                yield Row(topic, partition, piece, chunk.to_bytes(), output.headers, when)
+
+
+def _not_later_than_now(timestamp: int) -> int:
+    """The time of a tensor for its code; a broker takes none that is to come."""
+    return min(timestamp, int(time.time() * 1000))
 
 
 class TopicStore:
@@ -144,7 +150,7 @@ class TopicStore:
                 yield Row(self._topic, CHUNKS, b"%d:%d" % (slot, i), None)
             yield Row(self._topic, MANIFESTS, b"%d" % slot, placed.to_bytes())
 
-        self._used[slot] = (self._transactions.write(records)[-1], count)
+        self._used[slot] = (self._transactions.write(records), count)
 
     def candidates(self) -> Iterator[Candidate]:
         """What the slots hold, newest first."""

@@ -4,7 +4,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Collection
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, TypeVar
 
 from stream_ocpdl.errors import DecodeError
@@ -48,11 +48,13 @@ class Fields:
         """An integer from 1."""
         return self.count(name, 1)
 
-    def number(self, name: str, most: float = float("inf")) -> float:
+    def number(self, name: str, most: float = inf) -> float:
         """A finite number from 0."""
         value = self._get(name)
         if type(value) not in (int, float) or not (0 <= value <= most and isfinite(value)):
-            raise DecodeError(f"{name} is {brief(value)}, not a number from 0 to {most:g}")
+            raise DecodeError(
+                f"{name} is {brief(value)}, not a finite number from 0{'' if most == inf else f' to {most:g}'}"
+            )
         return float(value)
 
     def text(self, name: str, least: int = 0, most: int = TEXT) -> str:
@@ -85,10 +87,11 @@ class Fields:
 
     def version(self, name: str) -> Version:
         """The name of a dictionary."""
+        text = self.text(name)
         try:
-            return Version.parse(self.text(name))
+            return Version.parse(text)
         except DecodeError as error:
-            raise DecodeError(f"{name}: {error}") from None
+            raise DecodeError(f"{name} is {error}") from None
 
     def binary(self, name: str) -> bytes | None:
         """Bytes in base64, or null."""
@@ -114,6 +117,18 @@ class Fields:
             raise DecodeError(f"{name} is {brief(value)}, not a list of different names of 1 to {NAME} characters")
         return tuple(value)
 
+    def counts(self, name: str) -> tuple[int, ...]:
+        """Different counts."""
+        value = self._get(name)
+        if not isinstance(value, list) or not all(map(_is_count, value)) or len(set(value)) < len(value):
+            raise DecodeError(f"{name} is {brief(value)}, not a list of different counts")
+        return tuple(value)
+
+    def nothing(self, payload: memoryview) -> None:
+        """Refuse a payload where there is none."""
+        if len(payload) > 0:
+            raise DecodeError(f"payload has {len(payload)} bytes; a message of kind {self.header['kind']} has none")
+
     def entries(self, name: str, good: Callable[[Any], bool], what: str) -> list[Any]:
         """A list of lists that are all good."""
         value = self._get(name)
@@ -129,13 +144,15 @@ class Fields:
         return Position(*value)
 
     def positions(self, name: str) -> dict[int, int]:
-        """Offsets by partition."""
-        pairs = self.entries(name, lambda entry: _are_counts(entry, 2), "[partition, offset]")
-        return dict(pairs)
+        """Offsets by partition, each partition once."""
+        found = dict(self.entries(name, lambda entry: _are_counts(entry, 2), "[partition, offset]"))
+        if len(found) < len(self.header[name]):
+            raise DecodeError(f"{name} is {brief(self.header[name])}, with a partition twice")
+        return found
 
     def runs(self, name: str) -> tuple[Run, ...]:
         """Runs of records."""
-        found = self.entries(name, lambda entry: _are_counts(entry, 3), "[partition, first, last]")
+        found = self.entries(name, _is_run, "[partition, first, last]")
         return tuple((partition, first, last) for partition, first, last in found)
 
     def _get(self, name: str) -> Any:
@@ -172,5 +189,9 @@ def _are_counts(entry: list[Any], length: int) -> bool:
     return len(entry) == length and all(map(_is_count, entry))
 
 
+def _is_run(entry: list[Any]) -> bool:
+    return _are_counts(entry, 3) and entry[1] <= entry[2]
+
+
 def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and 1 <= len(value) <= NAME
+    return isinstance(value, str) and 1 <= len(value) <= NAME and value.encode(errors="ignore").decode() == value

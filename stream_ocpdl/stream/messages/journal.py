@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 from stream_ocpdl.errors import DecodeError
-from stream_ocpdl.stream.messages.fields import Fields, pairs
+from stream_ocpdl.stream.messages.fields import COUNT, TEXT, Fields, pairs
 from stream_ocpdl.stream.messages.framing import OWN, Payload, brief, frame, unframe
 from stream_ocpdl.stream.messages.records import Position, Run
 
@@ -51,7 +51,9 @@ class JournalRecord:
     resume: dict[int, int] = field(default_factory=dict)
     """For each partition the lowest offset that is neither used nor refused."""
     reached: dict[int, int] = field(default_factory=dict)
-    """For each partition the offset below which all is done but the pieces of open sets."""
+    """For each partition the offset below which all is done but the open pieces."""
+    open: tuple[Run, ...] = ()
+    """Pieces below `reached` that wait for the rest of their message."""
     ahead: tuple[Run, ...] = ()
     """Records from `reached` on whose refusals were let go already."""
     cursor: int = 0
@@ -81,8 +83,9 @@ class JournalRecord:
     @classmethod
     def from_bytes(cls, value: Payload | None) -> Self:
         """The record."""
-        header, _ = unframe(value, OWN)
+        header, payload = unframe(value, OWN)
         fields = Fields(header, "journal")
+        fields.nothing(payload)
         event = fields.one_of("event", EVENTS)
         if event == "genesis" and header.get("previous") != GENESIS:
             raise DecodeError(f"previous is {brief(header.get('previous'))}, of a genesis it is 64 zeros")
@@ -97,6 +100,7 @@ class JournalRecord:
             refused=_refused(fields),
             resume=fields.positions("resume"),
             reached=fields.positions("reached"),
+            open=fields.runs("open"),
             ahead=fields.runs("ahead"),
             cursor=fields.count("cursor"),
             checksum=fields.count("checksum", most=2**32 - 1),
@@ -110,8 +114,8 @@ class JournalRecord:
 
 def _refused(fields: Fields) -> tuple[Refused, ...]:
     def good(entry: list[Any]) -> bool:
-        counts = all(type(n) is int and n >= 0 for n in entry[:2])
-        return len(entry) == 4 and counts and all(isinstance(text, str) for text in entry[2:])
+        counts = all(type(n) is int and 0 <= n <= COUNT for n in entry[:2])
+        return len(entry) == 4 and counts and all(isinstance(x, str) and len(x) <= TEXT for x in entry[2:])
 
     entries = fields.entries("refused", good, "[partition, offset, error, reason]")
     return tuple(Refused(*entry) for entry in entries)

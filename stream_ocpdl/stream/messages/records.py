@@ -68,6 +68,6 @@ class Version(NamedTuple):
         """
         found = _VERSION.fullmatch(text)
         if found is None:
-            raise DecodeError(f"{text[:80]!r} is not MODEL/SHARD/EPOCH/T")
+            raise DecodeError(f"{text[:80]!r}, not MODEL/SHARD/EPOCH/T")
         model, shard, epoch, t = found.groups()
         return cls(model, int(t), int(shard), int(epoch))

@@ -151,19 +151,17 @@ def _card(fields: Fields) -> tuple[Assumption, ...]:
         line = Fields(entry | {"kind": "card"}, "card")
         try:
             standing = Standing(line.one_of("standing", [s.value for s in Standing]))
-            lines.append(Assumption(line.text("name"), standing, line.text("reason", most=1000)))
+            lines.append(Assumption(line.text("name"), standing, line.text("reason")))
         except DecodeError as error:
             raise DecodeError(f"card: {error}") from None
     return tuple(lines)
 
 
 def _atoms(fields: Fields, rank: int) -> tuple[int, ...]:
-    atoms = fields.header.get("atoms")
-    if not isinstance(atoms, list) or not all(type(atom) is int and atom >= 0 for atom in atoms):
-        raise DecodeError(f"atoms is {brief(atoms)}, not a list of counts")
-    if len(set(atoms)) != len(atoms) or len(atoms) != rank:
-        raise DecodeError(f"atoms is {brief(atoms)}, not {rank} different counts")
-    return tuple(atoms)
+    atoms = fields.counts("atoms")
+    if len(atoms) != rank:
+        raise DecodeError(f"atoms is {brief(list(atoms))}, {len(atoms)} of them for rank {rank}")
+    return atoms
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,9 +143,9 @@ def _describe(fields: Fields) -> tuple[np.dtype[Any], tuple[int, ...], tuple[str
     axes = fields.optional("axes", fields.axes)
     if axes is not None and len(axes) != len(shape):
         raise DecodeError(f"axes is {brief(list(axes))}, {len(axes)} names for {len(shape)} modes")
-    if "layout" not in fields.header or fields.one_of("layout", ("dense", "coo")) == "dense":
-        return dtype, shape, axes, None
-    return dtype, shape, axes, fields.count("nnz")
+    sparse = "layout" in fields.header and fields.one_of("layout", ("dense", "coo")) == "coo"
+    nnz = fields.count("nnz") if sparse else fields.optional("nnz", fields.count)
+    return dtype, shape, axes, nnz if sparse else None
 
 
 def _little(dtype: np.dtype[Any]) -> str:
