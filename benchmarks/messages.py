@@ -1,4 +1,4 @@
-"""How fast tensors get from the memory of messages into a minibatch, checked, against copying them alone.
+"""How long a message takes to read, and how fast tensors get from messages into a minibatch, checked.
 
 Both write to the same memory, which has been written before: fresh memory costs a page fault every 4 KB (or 2 MB),
 which is the system's price and not the copy's. What a step pays with fresh memory is in the columns of `gather` and
@@ -6,12 +6,14 @@ which is the system's price and not the copy's. What a step pays with fresh memo
 """
 
 import time
-from collections.abc import Callable
+import timeit
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from stream_ocpdl import Problem
 from stream_ocpdl.ocpdl.batch import fill, gather
+from stream_ocpdl.stream.messages import Tensor, unframe
 
 SIZES = (100_000, 1_000_000, 10_000_000)
 MINIBATCH = 40_000_000
@@ -22,8 +24,8 @@ COLUMNS = ("fill", "copyto", "ratio", "gather", "stack", "fresh")
 
 
 def run(turns: int = 15) -> list[dict[str, object]]:
-    """Bytes of the source a second, by the dtypes of source and problem and by the size of a row."""
-    rows: list[dict[str, object]] = []
+    """Microseconds of reading, then bytes of the source a second by the dtypes of source and problem and by size."""
+    rows: list[dict[str, object]] = list(reading())
     print("GB/s of the source, one core")
     print(f"{'from → to':18} {'bytes':>8}" + "".join(f"{name:>8}" for name in COLUMNS))
     for source, dtype in (("float64", "float64"), ("float32", "float32"), ("float32", "float64"), ("uint8", "float32")):
@@ -35,6 +37,22 @@ def run(turns: int = 15) -> list[dict[str, object]]:
                 f"{source + ' → ' + dtype:18} {size:8}" + "".join(f"{row[name]:8.2f}" for name in COLUMNS), flush=True
             )
     return rows
+
+
+def reading() -> Iterator[dict[str, object]]:
+    """Microseconds of Python until a message is an array: its header was seen before, or not, or has a checksum."""
+    print("µs to read a message\n" + f"{'bytes':>10}" + "".join(f"{name:>12}" for name in ("known", "new", "checksum")))
+    for size in (1_000, 1_000_000):
+        X = np.random.default_rng(0).random(size // 8)
+        known, checked = Tensor(X, ("cell",)).to_bytes(), Tensor(X, ("cell",)).to_bytes(crc=True)
+        ways = {
+            "known": lambda value=known: Tensor.from_bytes(value),
+            "new": lambda value=known: Tensor.read(*unframe(value)),
+            "checksum": lambda value=checked: Tensor.from_bytes(value),
+        }
+        took = {name: 1e6 * min(timeit.repeat(way, number=1000, repeat=9)) / 1000 for name, way in ways.items()}
+        print(f"{size:10}" + "".join(f"{us:12.2f}" for us in took.values()), flush=True)
+        yield {"reading": size, **took}
 
 
 def measure(source: str, dtype: str, size: int, turns: int) -> dict[str, float]:

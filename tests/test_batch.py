@@ -218,3 +218,12 @@ def test_copying_is_the_same_uncompiled(mode):  # noqa: F811
         lanes = [lanes[k] + lanes[half + k] for k in range(half)]
     assert batch.energies[0] == batch.energies[1] == lanes[0]
     assert np.array_equal(batch.X[0], batch.X[1])
+
+
+def test_numbers_whose_squares_vanish():
+    """A tensor of zeros is one; a tensor whose energy only rounds to zero is too small."""
+    problem = Problem(shape=(3,), rank=1)
+    _, refused = gather(problem, [np.zeros(3), np.full(3, 1e-200)])
+
+    assert list(refused) == [1]
+    assert "norm too far from one" in refused[1]

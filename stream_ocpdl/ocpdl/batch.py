@@ -102,7 +102,7 @@ def fill(
 
     workers.run(copy, b, out.size / b)
     batch, refused = _judge(problem, out, energies, negative, workers)
-    refusals |= {int(j): _reason(out[j], problem) for j in refused}
+    refusals = {int(j): _reason(out[j], problem) for j in refused} | refusals
     return batch, dict(sorted(refusals.items()))
 
 
@@ -177,7 +177,9 @@ def _judge(problem: Problem, X: BigArray, energies: Array, negative: Flags, work
         missing = np.zeros(len(X), np.int64)
         workers.run(kernels.scan_observed, len(gaps), X[0].size, gaps, X.reshape(len(X), -1), energies, missing)
     limit = NORMS[problem.dtype] ** 2
-    good = (energies <= limit) & ((energies >= 1 / limit) | (energies == 0))
+    good = (energies <= limit) & (energies >= 1 / limit)
+    for j in np.flatnonzero(energies == 0.0):  # zero, or so small that its square is
+        good[j] = not np.nan_to_num(X[j]).any()
     if missing is not None:
         good &= missing < X[0].size
     if negative.any() and problem.nonnegative:

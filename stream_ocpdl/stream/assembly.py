@@ -29,6 +29,9 @@ DISTANCE = 100_000
 """Offsets after which the next piece of a set is no longer waited for."""
 
 
+OVERHEAD = 500
+"""Bytes that a record takes beside its value, its key and its headers."""
+
 REASON = 200
 """Characters of the reason for a refusal: it goes into the journal, whose records have to stay small."""
 
@@ -64,19 +67,16 @@ class _Set:
     offsets: list[int] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     pieces: list[Payload] = field(default_factory=list)
+    size: int = 0
+    """Bytes of the pieces."""
     bytes: int = 0
-    closed: int | None = None
+    """About the memory that it holds."""
+    closed: int = -1
     """The offset of the record that completed it, or for which it was given up."""
 
     @property
     def last(self) -> int:
         return self.offsets[-1]
-
-    def close(self, offset: int) -> None:
-        """It is whole, or given up."""
-        self.closed = offset
-        self.records.clear()
-        self.pieces.clear()
 
     def take(self, record: Record, chunk: Chunk) -> str | None:
         """Add the next piece; or say what is wrong with it."""
@@ -84,11 +84,12 @@ class _Set:
         self.records.append(record)
         self.offsets.append(record.position.offset)
         self.pieces.append(chunk.piece)
-        self.bytes += len(chunk.piece)
+        self.bytes += len(chunk.piece) + OVERHEAD + weight(record)
+        self.size += len(chunk.piece)
         if chunk.index > expected:
             return f"chunk {expected} of {chunk.id!r} is missing"
-        if self.bytes > chunk.size or (chunk.index + 1 == chunk.count and self.bytes < chunk.size):
-            return f"size is {chunk.size} bytes, but the chunks of {chunk.id!r} up to {chunk.index} have {self.bytes}"
+        if self.size > chunk.size or (chunk.index + 1 == chunk.count and self.size < chunk.size):
+            return f"size is {chunk.size} bytes, but the chunks of {chunk.id!r} up to {chunk.index} have {self.size}"
         return None
 
 
@@ -97,34 +98,34 @@ class Assembler:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._sets: list[_Set] = []
-        """In the order of their first pieces; closed ones stay until all before them is done."""
+        self._open: dict[str, _Set] = {}
+        """By their ids, in the order of their first pieces."""
+        self._closed: list[_Set] = []
+        """Those that may still matter to somebody who reads again."""
 
     def put(self, record: Record, chunk: Chunk) -> Put:
         """Take a piece."""
-        mine = next((s for s in self._sets if s.closed is None and s.head.id == chunk.id), None)
-        first = mine is None and chunk.index == 0
-        put = self._open(record, chunk) if first else self._continue(record, chunk, mine)
+        mine = self._open.get(chunk.id)
+        if mine is None and chunk.index == 0 and chunk.size > self._limit:
+            large = f"size is {chunk.size} bytes; a message of this model has at most {self._limit}"
+            return Put(refused=(_refuse(record, large),))
+        if mine is None and chunk.index == 0:
+            mine = self._open[chunk.id] = _Set(replace(chunk, piece=b""))
+        put = self._continue(record, chunk, mine)
         return Put(put.whole, put.parts, (*put.refused, *self._make_room(record.position.offset)))
 
     def pass_by(self, offset: int) -> tuple[Refusal, ...]:
         """To be called for every record, piece or not: sets that waited too long for their next piece are given up."""
         refused: tuple[Refusal, ...] = ()
-        for s in [s for s in self._sets if s.closed is None and offset - s.last > DISTANCE]:
-            refused += self._give_up(s, offset, f"no piece came for {DISTANCE} offsets")
+        for s in list(self._open.values()):
+            if offset - s.last > DISTANCE or offset - s.offsets[0] > 10 * DISTANCE:
+                refused += self._give_up(s, offset, f"no piece came for {offset - s.last} offsets")
         return refused
 
     def waiting(self, reached: int) -> list[int]:
         """The offsets of pieces below `reached` whose message was not whole there; what lies behind is forgotten."""
-        self._sets = [s for s in self._sets if s.closed is None or s.closed >= reached]
-        return sorted(offset for s in self._sets for offset in s.offsets if offset < reached)
-
-    def _open(self, record: Record, chunk: Chunk) -> Put:
-        if chunk.size > self._limit:
-            large = f"size is {chunk.size} bytes; a message of this model has at most {self._limit}"
-            return Put(refused=(_refuse(record, large),))
-        self._sets.append(_Set(chunk))
-        return self._continue(record, chunk, self._sets[-1])
+        self._closed = [s for s in self._closed if s.closed >= reached]
+        return sorted(k for s in (*self._closed, *self._open.values()) for k in s.offsets if k < reached)
 
     def _continue(self, record: Record, chunk: Chunk, mine: _Set | None) -> Put:
         offset = record.position.offset
@@ -140,19 +141,19 @@ class Assembler:
         if chunk.index + 1 < chunk.count:
             return Put()
         whole, parts = b"".join(mine.pieces), tuple(mine.records)
-        mine.close(offset)
+        self._close(mine, offset)
         return Put(whole, parts)
 
     def _make_room(self, offset: int) -> tuple[Refusal, ...]:
         """Give up every set that is too much together with the younger ones."""
         refused: tuple[Refusal, ...] = ()
         count, size = 0, 0
-        for s in reversed([s for s in self._sets if s.closed is None]):
+        for s in reversed(list(self._open.values())):
             count, size = count + 1, size + s.bytes
             if count > MOST_OPEN:
                 refused += self._give_up(s, offset, f"more than {MOST_OPEN} messages are open")
-            elif size > 2 * self._limit:
-                refused += self._give_up(s, offset, f"open messages have more than {2 * self._limit} bytes")
+            elif size > 4 * self._limit:
+                refused += self._give_up(s, offset, f"open messages take more than {4 * self._limit} bytes")
         return refused
 
     def _give_up(self, unfinished: _Set, offset: int, why: str) -> tuple[Refusal, ...]:
@@ -161,8 +162,22 @@ class Assembler:
 
     def _refuse_all(self, wrong: _Set, offset: int, reason: str) -> tuple[Refusal, ...]:
         refused = tuple(_refuse(record, reason) for record in wrong.records)
-        wrong.close(offset)
+        self._close(wrong, offset)
         return refused
+
+    def _close(self, done: _Set, offset: int) -> None:
+        """It is whole, or given up."""
+        del self._open[done.head.id]
+        done.closed = offset
+        done.records.clear()
+        done.pieces.clear()
+        if done.offsets[0] < offset:
+            self._closed.append(done)
+
+
+def weight(record: Record) -> int:
+    """Bytes of a record beside its value."""
+    return len(record.key or b"") + sum(len(name) + len(value or b"") for name, value in record.headers)
 
 
 def _refuse(record: Record, reason: str) -> Refusal:

@@ -14,11 +14,11 @@ closed, they are let go ahead of it: their places in the line are kept, so that 
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Literal
 
 from stream_ocpdl.errors import ConfigError
-from stream_ocpdl.stream.assembly import Refusal
+from stream_ocpdl.stream.assembly import OVERHEAD, Refusal, weight
 from stream_ocpdl.stream.messages import Position, Record, Run, Tensor
 
 PLENTY = 8_000_000
@@ -206,7 +206,8 @@ class Batcher:
         reached: dict[int, int] = {}
         for partition, _, last in (run for item in taken if not item.late for run in _places(item)):
             reached[partition] = max(reached.get(partition, 0), last + 1)
-        ahead = tuple(run for item in self._line if item.empty for run in _places(item))
+        waiting = chain(self._line, *self._waiting.values())
+        ahead = tuple(run for item in waiting if item.empty for run in _places(item))
         return Cut(tuple(rows), tuple(refused), reached, ahead, self._next_turn())
 
     def _next_turn(self) -> int:
@@ -222,14 +223,10 @@ def _places(item: Item) -> tuple[Run, ...]:
 
 def _joined(first: Item, second: Item) -> Item:
     """The places of two neighbours in the line as one item; its position is that of the last, its turn the first's."""
-    runs = list(_places(first))
-    for partition, low, high in _places(second):
-        at = next((k for k in range(len(runs)) if runs[k][0] == partition and runs[k][2] == low - 1), None)
-        if at is None:
-            runs.append((partition, low, high))
-        else:
-            runs[at] = (partition, runs[at][1], high)
-    return replace(second, places=tuple(runs))
+    runs = {partition: (low, high) for partition, low, high in _places(first)}
+    for partition, low, high in _places(second):  # nothing that was delivered lies between the two
+        runs[partition] = (runs.get(partition, (low, high))[0], high)
+    return replace(second, places=tuple((partition, low, high) for partition, (low, high) in runs.items()))
 
 
 def _refuse(item: Item, error: Exception) -> Item:
@@ -240,9 +237,13 @@ def _refuse(item: Item, error: Exception) -> Item:
 
 def _bytes(item: Item) -> int:
     """About the memory that an item holds; a tensor in pieces is there twice."""
-    tensor = sum(200 + len(record.value or b"") for record in item.parts)
+    tensor = sum(map(_record_bytes, item.parts))
     return tensor * (2 if len(item.parts) > 1 else 1) + _refused_bytes(item)
 
 
 def _refused_bytes(item: Item) -> int:
-    return sum(200 + len(refusal.record.value or b"") for refusal in item.refused)
+    return sum(_record_bytes(refusal.record) for refusal in item.refused)
+
+
+def _record_bytes(record: Record) -> int:
+    return OVERHEAD + len(record.value or b"") + weight(record)

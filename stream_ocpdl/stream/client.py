@@ -66,6 +66,8 @@ class TensorProducer:
 
     def send(self, array: Any, key: bytes | None = None, axes: Sequence[str] | None = None) -> None:
         """Queue one tensor, dense or sparse (`Sparse`, or what SciPy has); tensors of one key stay in order."""
+        if isinstance(axes, str):
+            raise DataError(f"axes must be a list of names, not the text {axes!r}")
         tensor = Tensor(_array(array), None if axes is None else tuple(axes))
         value = tensor.to_bytes(crc=self._checksums)
         if len(value) <= self._chunk:
@@ -91,7 +93,7 @@ class TensorProducer:
 
     def _write_pieces(self, value: bytes, key: bytes | None) -> None:
         name = uuid.uuid4()
-        partition = -1 if key is not None else self._any_partition(name.int)
+        partition = -1 if key else self._any_partition(name.int)  # an empty key goes anywhere, as none does
         for chunk in split(value, name.hex, self._chunk):
             wait = 0.0 if self._at_once and chunk.index == 0 else self._timeout
             self._write(chunk.to_bytes(crc=self._checksums), key, partition, wait)
@@ -111,7 +113,8 @@ class TensorProducer:
 def _array(value: Any) -> Any:
     """The array, or the entries of something sparse: ours, or SciPy's, which is known by its `tocoo`."""
     if isinstance(value, Sparse):
-        return _ascending(value.shape, np.asarray(value.indices), as_array(value.values, "array"))
+        indices = np.asarray(value.indices, None if len(value.indices) else np.int64)
+        return _ascending(value.shape, indices, as_array(value.values, "array"))
     if hasattr(value, "tocoo"):
         coo = value.tocoo()
         coordinates = coo.coords if hasattr(coo, "coords") else (coo.row, coo.col)
@@ -171,7 +174,7 @@ def read(
     if starts is not None:
         begin = dict(starts)
     elif since is not None:
-        begin = offsets_at(connection, topic, int(since.timestamp() * 1000))
+        begin = offsets_at(connection, topic, max(0, int(since.timestamp() * 1000)))
     else:
         ranges = watermarks(connection, topic, partitions_of_topic(connection, topic))
         begin = {p: low for p, (low, _) in ranges.items()}

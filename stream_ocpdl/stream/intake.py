@@ -59,6 +59,9 @@ class Intake:
     def _open(self, record: Record) -> Tensor | Chunk:
         if self._format.name != "native":
             return self._format.read(record.value, self._shape)
+        plain = Tensor.plain(record.value)
+        if plain is not None:
+            return plain
         header, payload = unframe(record.value)
         return Chunk.read(header, payload) if header.get("kind") == "chunk" else _tensor(header, payload)
 

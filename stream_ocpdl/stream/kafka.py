@@ -240,7 +240,7 @@ def follow(connection: Connection, topic: str, starts: Mapping[int, int], idle: 
 def record_of(message: Message) -> Record:
     """What we want of a message of the client."""
     position = Position(cast(int, message.partition()), cast(int, message.offset()))
-    return Record(position, message.key(), message.value(), _headers(message), message.timestamp()[1])
+    return Record(position, message.key(), message.value(), _headers(message), max(message.timestamp()[1], -1))
 
 
 def _headers(message: Message) -> Headers:
@@ -257,7 +257,7 @@ def _headers(message: Message) -> Headers:
         for index in range(len(headers)):
             if _address(headers, index) is None:
                 return ()
-    except (UnicodeError, SystemError):
+    except (UnicodeError, SystemError, ctypes.ArgumentError):
         return ()
     return tuple(cast(Headers, headers))
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import Any
 
 from stream_ocpdl.errors import ConfigError, DataError, DecodeError, LineageError
 from stream_ocpdl.fingerprint import fingerprint
@@ -41,6 +42,9 @@ from stream_ocpdl.stream.messages import (
     runs,
 )
 from stream_ocpdl.stream.messages.fields import TEXT, Fields
+
+REFUSALS = 1000
+"""The most in one record of the journal."""
 
 CARRIED = ("traceparent", "tracestate")
 """The headers of a tensor that go with its code."""
@@ -138,19 +142,8 @@ class Pipeline:
     def genesis(self) -> Output:
         """The first record of the journal; to be written before any step."""
         now = self.progress
-        record = JournalRecord(
-            "genesis",
-            GENESIS,
-            resume=now.resume,
-            reached=now.reached,
-            cursor=now.cursor,
-            axes=now.axes,
-            input=self._identity,
-            lineage=self.plan.lineage(),
-            fingerprint=fingerprint(),
-            state=now.state.digest(),
-        )
-        return self._journal(record)
+        identity = {"input": self._identity, "lineage": self.plan.lineage(), "fingerprint": fingerprint()}
+        return self._journal(_record(now, GENESIS, "genesis", state=now.state.digest(), **identity))
 
     def feed(self, records: Iterable[Record], now: float) -> None:
         """Decode records and let them wait for their minibatch."""
@@ -161,8 +154,8 @@ class Pipeline:
             self._expected[partition] = offset + 1
             if offset >= self._before.reached[partition]:
                 item = self._intake.read(record, now)
-                self._batcher.add(Item(record.position, now) if _within(record, self._before.ahead) else item)
-            elif _within(record, self._before.open):
+                self._batcher.add(Item(record.position, now) if within(record, self._before.ahead) else item)
+            elif within(record, self._before.open):
                 item = replace(self._intake.read(record, now), late=True)
                 if item.refused:  # what came before it is gone
                     self._batcher.add(item)
@@ -188,8 +181,8 @@ class Pipeline:
             ahead=(*cut.ahead, *self._still_to_come_by()),
             axes=axes,
         )
-        outputs = [*self._results(cut, step), self._journal(self._record(cut, step))]
-        return Outcome(tuple(outputs), step)
+        journal = [self._journal(record) for record in self._records(before, cut, step)]
+        return Outcome((*self._results(cut, step), *journal), step)
 
     def _gather(self, now: float) -> tuple[Cut, Batch | None, tuple[str, ...] | None] | None:
         """The next minibatch, copied together and checked on the way; whoever fails the check loses the row."""
@@ -218,24 +211,22 @@ class Pipeline:
             if self._expected[partition] <= last:
                 yield partition, max(first, self._expected[partition]), last
 
-    def _record(self, cut: Cut, step: Step | None) -> JournalRecord:
+    def _records(self, before: Progress, cut: Cut, step: Step | None) -> Iterable[JournalRecord]:
+        """The record of a step; very many refusals have records of their own before it, so that each can be read."""
+        refused = [Refused(*r.record.position, r.error, r.reason) for r in cut.refused]
+        while len(refused) > REFUSALS:
+            yield _record(before, self.progress.link, refused=tuple(refused[:REFUSALS]))
+            del refused[:REFUSALS]
         used = [record for item in cut.rows for record in item.parts]
         now = self.progress
-        return JournalRecord(
+        yield _record(
+            now,
+            now.link,
             event="step" if step else "refusal",
-            previous=now.link,
-            t=now.state.t,
-            N=now.state.N,
             weight=step.weight if step else 0.0,
             used=runs(record.position for record in used),
-            refused=tuple(Refused(*r.record.position, r.error, r.reason) for r in cut.refused),
-            resume=now.resume,
-            reached=now.reached,
-            open=now.open,
-            ahead=now.ahead,
-            cursor=now.cursor,
+            refused=tuple(refused),
             checksum=checksum(*(record.value or b"" for record in used)),
-            axes=now.axes,
             state=now.state.digest() if now.state.t % self.plan.digest_every == 0 else None,
         )
 
@@ -255,7 +246,25 @@ class Pipeline:
         return Output("journal", self.plan.model.encode(), value)
 
 
-def _within(record: Record, places: Iterable[Run]) -> bool:
+def _record(progress: Progress, previous: str, event: str = "refusal", **more: Any) -> JournalRecord:
+    """A record of the journal after which a model stands here."""
+    return JournalRecord(
+        event,
+        previous,
+        t=progress.state.t,
+        N=progress.state.N,
+        resume=progress.resume,
+        reached=progress.reached,
+        open=progress.open,
+        ahead=progress.ahead,
+        cursor=progress.cursor,
+        axes=progress.axes,
+        **more,
+    )
+
+
+def within(record: Record, places: Iterable[Run]) -> bool:
+    """Whether a record is in one of these runs."""
     partition, offset = record.position
     return any(p == partition and first <= offset <= last for p, first, last in places)
 
@@ -282,7 +291,7 @@ def codes(plan: Plan, step: Step, rows: Iterable[Record]) -> Iterable[Output]:
     for record, h, loss in zip(rows, step.codes, step.coding.losses, strict=True):
         code = Code(dictionary, step.t, record.position, float(loss), h)
         headers = (*_event(plan, "code", _place(record)), *_carried(record.headers))
-        yield Output("codes", record.key or b"", code.to_bytes(), headers, max(record.timestamp, 0))
+        yield Output("codes", record.key, code.to_bytes(), headers, max(record.timestamp, 0))
 
 
 def _carried(headers: Headers) -> Headers:
@@ -317,7 +326,7 @@ def snapshot(plan: Plan, progress: Progress, step: Step, identity: str) -> Outpu
 def dead_letter(plan: Plan, record: Record, error: str, reason: str) -> Output:
     """A record that was refused."""
     letter = DeadLetter(plan.topic, record, error, reason)
-    key = record.key if record.key and len(record.key) <= KEY else b""
+    key = record.key if record.key and len(record.key) <= KEY else None
     return Output("dead-letters", key, letter.to_bytes(), _event(plan, "dead-letter", _place(record)))
 
 

@@ -18,7 +18,7 @@ from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.batching import PLENTY
 from stream_ocpdl.stream.checkpoint import Candidate, CheckpointStore, state_of
 from stream_ocpdl.stream.messages import Position, Record, Run, link
-from stream_ocpdl.stream.pipeline import Plan, Progress, after, beginning, check_lineage, read_journal, replay
+from stream_ocpdl.stream.pipeline import Plan, Progress, after, beginning, check_lineage, read_journal, replay, within
 from stream_ocpdl.stream.ports import Journal, Source
 
 Report = Callable[[str], None]
@@ -118,7 +118,7 @@ def _replay(
             begun = True
         used = [row for run in record.used for row in inputs.take(run)]
         progress, step = replay(plan, progress, value, used, workers)
-        inputs.drop(progress.resume)
+        inputs.drop(progress)
         offset = position
         replayed += step is not None
         on_record(progress, used, step)
@@ -146,25 +146,30 @@ class Inputs:
         for offset in range(first, last + 1):
             self._fetch(Position(partition, offset))
             if offset not in self._fetched[partition]:
-                raise LineageError(f"partition {partition} no longer has offset {offset}, which a step used")
+                raise InputLost(f"partition {partition} no longer has offset {offset}, which a step used")
             record = self._fetched[partition].pop(offset)
             self._bytes[partition] -= len(record.value or b"")
             yield record
 
-    def drop(self, resume: dict[int, int]) -> None:
-        """Forget what lies behind."""
+    def drop(self, progress: Progress) -> None:
+        """Forget what is done with: refused records, but not the open pieces."""
         for partition, records in self._fetched.items():
-            for offset in list(takewhile(resume.get(partition, 0).__gt__, records)):
-                self._bytes[partition] -= len(records.pop(offset).value or b"")
+            for offset in list(takewhile(progress.reached.get(partition, 0).__gt__, records)):
+                if not within(records[offset], progress.open):
+                    self._bytes[partition] -= len(records.pop(offset).value or b"")
 
     def _fetch(self, wanted: Position) -> None:
         partition, offset = wanted
-        for _ in range(PATIENCE):
-            if self._reached[partition] >= offset:
-                return
+        before, idle = self._reached[partition], 0
+        while self._reached[partition] < offset and idle < PATIENCE:
+            idle = idle + 1 if self._reached[partition] == before else 0
+            before = self._reached[partition]
             hungry = {p for p, size in self._bytes.items() if size < PLENTY or p == partition}
             for record in self._source.poll(POLLED, 0.1, hungry):
                 self._fetched[record.position.partition][record.position.offset] = record
                 self._reached[record.position.partition] = record.position.offset
                 self._bytes[record.position.partition] += len(record.value or b"")
-        raise InputLost(f"partition {partition} has no record at offset {offset}, which a step used: it was cut short")
+        if self._reached[partition] < offset:
+            raise InputLost(
+                f"partition {partition} has no record at offset {offset}, which a step used: it was cut short"
+            )

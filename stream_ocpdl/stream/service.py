@@ -50,10 +50,10 @@ class Pace:
     poll_timeout_ms: int = 20
 
     def __post_init__(self) -> None:
-        for name in ("commit_interval_ms", "checkpoint_every", "poll_timeout_ms"):
+        for name, least in (("commit_interval_ms", 0), ("checkpoint_every", 1), ("poll_timeout_ms", 0)):
             value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ConfigError(f"pace.{name} must be a whole number, at least 1, not {value!r}")
+            if type(value) is not int or value < least:
+                raise ConfigError(f"pace.{name} must be a whole number, at least {least}, not {value!r}")
 
 
 @dataclass(slots=True)

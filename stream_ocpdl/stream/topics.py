@@ -97,7 +97,7 @@ class TopicOutbox:
 
     def _rows(self, output: Output) -> Iterator[Row]:
         """An output as records: several where it is too large for one. The journal is a chain, and stays whole."""
-        topic, key = self._topics.named(output.stream), output.key or None
+        topic, key = self._topics.named(output.stream), output.key
         if output.stream == "journal":
             yield Row(topic, 0, key, output.value, output.headers)
         elif len(output.value) <= CHUNK:
@@ -105,7 +105,7 @@ class TopicOutbox:
         else:
             when, compacted = _not_later_than_now(output.timestamp), output.stream == "snapshots"
             for chunk in split(output.value, hashlib.sha256(output.value).hexdigest()):
-                piece = b"%b:%d" % (output.key, chunk.index) if compacted else key
+                piece = b"%b:%d" % (key or b"", chunk.index) if compacted else key
                 partition = -1 if key and not compacted else 0  # all pieces to one partition
                 yield Row(topic, partition, piece, chunk.to_bytes(), output.headers, when)
 

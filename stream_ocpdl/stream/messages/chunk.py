@@ -14,6 +14,9 @@ CHUNK = 900_000
 SMALLEST = 100
 """Bytes of a piece on average, at least: what is kept with each is not to be larger than the pieces."""
 
+PIECES = 10_000
+"""Of a message, at most: where one is refused, each of them has a line in the journal."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
@@ -42,8 +45,10 @@ class Chunk:
         fields = Fields(header, "chunk")
         count, size = fields.size("count"), fields.size("size")
         index = fields.count("index", most=count - 1)
-        if count > 1 + size // SMALLEST:
-            raise DecodeError(f"count is {count}, too many pieces for {size} bytes: one has {SMALLEST} or more")
+        if count > min(1 + size // SMALLEST, PIECES):
+            raise DecodeError(
+                f"count is {count}, too many pieces for {size} bytes: at most {PIECES} of {SMALLEST} or more"
+            )
         return cls(fields.text("id", 1, 64), index, count, size, payload)
 
 
@@ -53,6 +58,7 @@ def split(value: Payload, name: str, most: int = CHUNK) -> Iterator[Chunk]:
     >>> [(c.index, c.count, bytes(c.piece)) for c in split(b"too long", "7", 3)]
     [(0, 3, b'too'), (1, 3, b' lo'), (2, 3, b'ng')]
     """
+    most = max(most, -(-len(value) // PIECES))
     view, count = memoryview(value), -(-len(value) // most)
     for index in range(count):
         yield Chunk(name, index, count, len(value), view[index * most : (index + 1) * most])

@@ -36,7 +36,7 @@ class Limits(NamedTuple):
 FOREIGN = Limits(header=16_384, entries=64)
 """For what anybody may write."""
 
-OWN = Limits(header=16_000_000, entries=1_000_000)
+OWN = Limits(header=64_000_000, entries=10_000_000)
 """For what only a service writes: lists of runs, of refusals, of atoms."""
 
 
@@ -56,6 +56,15 @@ def frame(header: dict[str, Any], *payload: Payload, crc: bool = False) -> bytes
 
 def unframe(value: Payload | None, limits: Limits = FOREIGN) -> tuple[dict[str, Any], memoryview]:
     """The header and the payload, the latter in place."""
+    packed, payload = take_apart(value, limits)
+    header = unpack(packed, limits)
+    if "crc32" in header and (header["crc32"] != checksum(payload) or type(header["crc32"]) is not int):
+        raise DecodeError(f"crc32 is {brief(header['crc32'])}, and that of the payload {checksum(payload)}")
+    return header, payload
+
+
+def take_apart(value: Payload | None, limits: Limits = FOREIGN) -> tuple[memoryview, memoryview]:
+    """The header, still packed, and the payload, both in place."""
     if value is None:
         raise DecodeError("value is missing: the record is a tombstone")
     size = len(value)
@@ -73,10 +82,7 @@ def unframe(value: Payload | None, limits: Limits = FOREIGN) -> tuple[dict[str, 
     if start > size:
         raise DecodeError(f"header has {length} bytes by its prefix, and the message {size} in all: it is cut short")
     view = memoryview(value)
-    header, payload = _unpack(view[_PREFIX.size : end], limits), view[start:]
-    if "crc32" in header and (header["crc32"] != checksum(payload) or type(header["crc32"]) is not int):
-        raise DecodeError(f"crc32 is {brief(header['crc32'])}, and that of the payload {checksum(payload)}")
-    return header, payload
+    return view[_PREFIX.size : end], view[start:]
 
 
 def brief(value: Any) -> str:
@@ -92,7 +98,8 @@ def checksum(*parts: Payload) -> int:
     return total
 
 
-def _unpack(packed: memoryview, limits: Limits) -> dict[str, Any]:
+def unpack(packed: memoryview | bytes, limits: Limits = FOREIGN) -> dict[str, Any]:
+    """A header."""
     most = min(limits.entries, len(packed))
     try:
         if most > FOREIGN.entries:  # lengths are believed only after the bytes have kept them

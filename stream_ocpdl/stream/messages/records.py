@@ -41,7 +41,7 @@ class Output:
     """A record to be written: the name of a stream ("codes", "journal" …), not of a topic."""
 
     stream: str
-    key: bytes
+    key: bytes | None
     value: bytes
     headers: Headers = ()
     timestamp: int = 0
