@@ -108,7 +108,7 @@ def test_snapshots(broker, topic):
     assert np.array_equal(snapshot.loadings[0], ARRAY)
 
 
-@pytest.mark.parametrize("key", [None, b"key"])
+@pytest.mark.parametrize("key", [None, b"", b"key"])
 def test_large_tensors_come_in_pieces(broker, topic, key):
     """Cut by the producer, put together by the reader, whole and in one partition; with others between them."""
     tensors = [np.random.default_rng(k).random(20_000) for k in range(4)]

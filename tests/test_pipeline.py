@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from stream_ocpdl import Problem
 from stream_ocpdl.errors import LineageError
+from stream_ocpdl.stream.assembly import Refusal
 from stream_ocpdl.stream.batching import Batcher, Batching, Item
 from stream_ocpdl.stream.messages import (
     GENESIS,
@@ -118,6 +119,7 @@ def test_crashes_lose_and_repeat_nothing(batching, crashes, poison, sets, chunk,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stream_ocpdl.stream.batching.MOST_REFUSED", patience_with_refused)
         patch.setattr("stream_ocpdl.stream.messages.chunk.SMALLEST", 10)
+        patch.setattr("stream_ocpdl.stream.pipeline.REFUSALS", chunk)
         patch.setattr("stream_ocpdl.stream.assembly.MOST_OPEN", with_sets[0])
         patch.setattr("stream_ocpdl.stream.assembly.DISTANCE", with_sets[1])
         end = live(world, chosen, crashing(crashes), chunk)
@@ -390,6 +392,49 @@ def test_what_was_refused_ahead_and_is_not_yet_read_again(keep_checkpoints):
     letters = [DeadLetter.from_bytes(value).record.position for value in world.stream("dead-letters")]
     assert sorted(letters) == [(0, offset) for offset in range(1, 201)]
     assert len(world.codes()) == len({code.position for code in world.codes()}) == 20
+
+
+def test_another_order_repeats_no_refusal():
+    """The order of batches may change between two lives; what was refused ahead of its turn stays refused."""
+    good = inputs(2, 10)
+    world = World([[good[0][0], *[b"poison"] * 200], []])
+    serve(world, plan("full", "arrival"), PACE, chunk=5)
+    world.input[0] += good[0][1:]
+    world.input[1] = good[1][:3]
+    serve(world, plan("full", "canonical"), PACE, chunk=5)
+    world.input[1] = good[1] * 30
+    serve(world, plan("full", "canonical"), PACE, chunk=5)
+
+    letters = [DeadLetter.from_bytes(value).record.position for value in world.stream("dead-letters")]
+    assert sorted(letters) == [(0, offset) for offset in range(1, 201)]
+
+
+def test_refused_records_do_not_count_as_tensors():
+    """However many bytes wait, a partition is read while a minibatch lacks tensors."""
+    batcher = Batcher(Batching(4), [0])
+    for k in range(40):
+        record = Record(Position(0, k), None, bytes(5_000_000 if k < 3 else 10))
+        tensor = {"tensor": Tensor(np.ones((4, 3))), "parts": (record,)}
+        refused = {"refused": (Refusal(record, "DataError", "why"),)}
+        batcher.add(Item(record.position, 0.0, **(tensor if k < 3 else refused)))
+
+    assert batcher.complete(0.0) is None
+    assert batcher.hungry == {0}
+
+
+def test_many_refusals_are_many_records():
+    """A message of thousands of pieces that is refused does not make a record of the journal that nobody can read."""
+    pieces = [chunk.to_bytes() for chunk in split(bytes(500_000), "\U0001f600" * 64, 100)]
+    world = World([[*inputs(1, 4)[0], *pieces[:-2], pieces[-1], *inputs(1, 5)[0]]])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stream_ocpdl.stream.formats.SLACK", 1_000_000)
+        serve(world, plan(), PACE, chunk=500)
+        again, _ = serve(world, plan(), PACE, chunk=500)
+
+    records = [JournalRecord.from_bytes(value) for value in world.stream("journal")]
+    assert sum(len(record.refused) for record in records) == len(pieces) - 1 == len(world.stream("dead-letters"))
+    assert max(len(record.refused) for record in records) <= 1000
+    assert again.progress.state.N == 5
 
 
 def test_a_lost_journal_is_no_new_beginning():
