@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks.measure import FULL, Options, Row
 from stream_ocpdl import Problem
 from stream_ocpdl.ocpdl.batch import fill, gather
 
@@ -17,13 +18,17 @@ SIZES = (100_000, 1_000_000, 10_000_000)
 MINIBATCH = 40_000_000
 """Bytes of all rows: more than the caches of one core hold."""
 
+KEYS = ("source", "dtype", "bytes")
+RATIOS = {"ratio": "higher", "fresh": "higher"}
+
 COLUMNS = ("fill", "copyto", "ratio", "gather", "stack", "fresh")
 """The fused copy and the plain one into memory that is there, and the same two into fresh memory."""
 
 
-def run(turns: int = 15) -> list[dict[str, object]]:
+def run(options: Options = FULL) -> list[Row]:
     """Bytes of the source a second, by the dtypes of source and problem and by the size of a row."""
-    rows: list[dict[str, object]] = []
+    turns = 3 if options.quick else 15
+    rows: list[Row] = []
     print("GB/s of the source, one core")
     print(f"{'from → to':18} {'bytes':>8}" + "".join(f"{name:>8}" for name in COLUMNS))
     for source, dtype in (("float64", "float64"), ("float32", "float32"), ("float32", "float64"), ("uint8", "float32")):
