@@ -12,7 +12,7 @@ from stream_ocpdl.fingerprint import conditions
 
 RESULTS = Path(__file__).parent / "results"
 
-NAMES = ("limit", "schedules", "messages", "recovery")
+NAMES = ("limit", "peers", "schedules", "messages", "recovery")
 """In the order in which they run."""
 
 
