@@ -20,37 +20,30 @@ The authors' code is read from a checkout, `--authors PATH`, and needs tqdm.
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.util import module_from_spec, spec_from_file_location
-from math import inf
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import FULL, Options, Row, finite, one_thread, seconds, spread, table, time_to
+from benchmarks.measure import FULL, Options, Row, one_thread, seconds
+from benchmarks.races import KEYS, OURS, RATIOS, Curve, lowest, plot, report, results
 from stream_ocpdl import Learner, Problem
 from stream_ocpdl.ocpdl.solvers import box_solver
 from tests.test_synthetic import RANK, best_error, synthetic
 
-KEYS = ("contender", "within")
-RATIOS = {"ratio": "higher"}
-"""How many times longer than ours a contender takes, in the same run."""
+__all__ = ["KEYS", "RATIOS", "plot", "run"]
 
 WITHIN = (10, 5, 2, 1)
 """Percent above the best error."""
 
 BATCH = 20
-OURS = "stream_ocpdl"
 FLOOR = "pyttb cp_als (unconstrained)"
 
 AUTHORS_BETA, AUTHORS_RADIUS = 0.75, 1.0
 """The best of the settings that the authors' own benchmark tries on this tensor."""
-
-Curve = list[tuple[float, float]]
-"""(CPU seconds, relative error), step by step."""
 
 Race = Callable[[int, int | None], Curve]
 """A seed and a number of steps or iterations (None: as many as are meant) → the curve."""
@@ -71,57 +64,12 @@ def run(options: Options = FULL) -> list[Row]:
         for seed in seeds:
             for name, race in racers.items():
                 curves[name].append(race(seed, None))
-    best = min(best_error(X), *(lowest(curve) for name in racers if name != FLOOR for curve in curves[name]))
-    rows = [row(name, within, best, curves) for name in racers for within in WITHIN]
-    report(rows, best, len(seeds))
-    return rows
-
-
-def lowest(curves: Curve) -> float:
-    """The least error of a curve."""
-    return min(error for _, error in curves)
-
-
-def row(name: str, within: int, best: float, curves: dict[str, list[Curve]]) -> Row:
-    """When a contender came within so many percent: median, least and greatest over the seeds, in ms."""
-    level = best * (1 + within / 100)
-    median, least, greatest = spread(time_to(curve, level) for curve in curves[name])
-    ours = spread(time_to(curve, level) for curve in curves[OURS])[0]
-    return {
-        "contender": name,
-        "within": within,
-        "best": best,
-        "final": spread(lowest(curve) for curve in curves[name])[0],
-        "step_ms": 1e3 * spread(curve[-1][0] / len(curve) for curve in curves[name])[0],
-        "ms": finite(1e3 * median),
-        "least": finite(1e3 * least),
-        "greatest": finite(1e3 * greatest),
-        "ratio": finite(median / ours) if ours < inf else None,
-        "curve": [(1e3 * spent, error) for spent, error in curves[name][0]],
-    }
-
-
-def report(rows: Sequence[Row], best: float, seeds: int) -> None:
-    """One line a contender."""
+    best = min(best_error(X), *(lowest(curves[name]) for name in racers if name != FLOOR))
+    rows = results(curves, best, WITHIN)
     print(f"ms of CPU to come within x % of the best nonnegative error {best:.5f}: median (least – greatest)")
-    print(f"of {seeds} seeds, and how many times longer than {OURS}; tolerance {problem(0).tolerance:g}")
-    lines: dict[str, Row] = {}
-    for one in rows:
-        line = lines.setdefault(
-            one["contender"],
-            {"contender": one["contender"], "final": f"{one['final']:.5f}", "ms a step": f"{one['step_ms']:.2f}"},
-        )
-        line[f"{one['within']} %"] = cell(one)
-    table(list(lines.values()), dict.fromkeys(["contender", "final", "ms a step", *(f"{w} %" for w in WITHIN)], ""))
-
-
-def cell(row: Row) -> str | None:
-    """Median (least – greatest) ×ratio."""
-    if row["ms"] is None:
-        return None
-    last = "never" if row["greatest"] is None else f"{row['greatest']:.1f}"
-    times = f" ×{row['ratio']:.1f}" if row["ratio"] is not None and row["contender"] != OURS else ""
-    return f"{row['ms']:.1f} ({row['least']:.1f} – {last}){times}"
+    print(f"of {len(seeds)} seeds, and how many times longer than {OURS}; tolerance {problem(0).tolerance:g}")
+    report(rows)
+    return rows
 
 
 def contenders(X: np.ndarray, options: Options) -> dict[str, Race]:
@@ -294,18 +242,3 @@ def silence() -> Iterator[None]:
     """What they print goes nowhere."""
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         yield
-
-
-def plot(rows: Sequence[Row], path: Path) -> None:
-    """Error above the best against CPU time, of the first seed."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 5))
-    axes = figure.subplots()
-    drawn: dict[str, Any] = {row["contender"]: row for row in rows}
-    for name, one in drawn.items():
-        spent, error = np.array(one["curve"]).T
-        axes.loglog(spent, np.maximum(100 * (error / one["best"] - 1), 1e-2), label=name)
-    axes.set(xlabel="ms of CPU", ylabel="error above the best nonnegative one, %", ylim=(0.05, 200))
-    axes.legend(fontsize=8)
-    figure.savefig(path, dpi=120, bbox_inches="tight")
