@@ -7,17 +7,20 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+from benchmarks import compare
 from benchmarks.measure import Options, Row
 from stream_ocpdl.fingerprint import conditions
 
 RESULTS = Path(__file__).parent / "results"
 
-NAMES = ("limit", "peers", "schedules", "messages", "recovery")
+NAMES = ("limit", "peers", "matrices", "growth", "cold", "schedules", "messages", "recovery")
 """In the order in which they run."""
 
 
 def main(arguments: list[str]) -> int:
     """Each benchmark prints a table and returns rows, which are kept as JSON, with a plot if there is one."""
+    if arguments[:1] == ["compare"]:
+        return compare.main(arguments[1:])
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all if none is given")
     parser.add_argument("--quick", action="store_true", help="short runs: for a look, not for figures")
