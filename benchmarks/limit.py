@@ -12,19 +12,20 @@ the problem's: what lives in a cache is measured against that cache.
 noise; `WARM` steps go before. Then blocks of fresh minibatches are made outside of the clock, and product, copy and
 all contenders take turns on every block. `achieved` is the median over the steps, checking of the minibatch included:
 CPU time on one thread, wall time on two. The limit is the median over the blocks, and `best` is the share that the
-shortest times give. Shares of two threads are of the same limit of one core. `speedup` is the ratio of wall times.
+shortest times give. Shares of two threads are of the same limit of one core. `speedup` is the ratio of wall times. How
+often a radius was active, and how often every sub-problem settled, is in the JSON.
 """
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
 
 from benchmarks.measure import FULL, Options, Row, one_thread, seconds, table
-from stream_ocpdl import Learner, Problem, Workers
+from stream_ocpdl import Learner, Problem, Step, Workers
 
 KEYS = ("case", "dtype", "threads")
 RATIOS = {"share": "higher", "speedup": "higher"}
@@ -109,18 +110,20 @@ class Contender:
     learner: Learner
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
 
     def step(self, X: np.ndarray) -> None:
         """Learn, and take the time by both clocks."""
         wall, cpu = time.perf_counter(), time.process_time()
-        self.learner.step(X)
+        step = self.learner.step(X)
         self.cpu.append(time.process_time() - cpu)
         self.wall.append(time.perf_counter() - wall)
+        self.steps.append(step)
 
     def forget(self) -> None:
         """What was measured so far was warming up."""
-        self.wall.clear()
-        self.cpu.clear()
+        for kept in (self.wall, self.cpu, self.steps):
+            kept.clear()
 
     @property
     def times(self) -> list[float]:
@@ -137,8 +140,8 @@ def measure(case: Case, budget: float, least: int) -> list[Row]:
         for workers in pool
     }
     yardsticks = {dtype: Yardstick(case, dtype) for dtype in DTYPES}
-    for _ in in_steps(stream, contenders, WARM):
-        pass
+    while min(one.learner.state.t for one in contenders.values()) < WARM:
+        turn(next(stream), contenders, {})
     for contender in contenders.values():
         contender.forget()
     turns = 0
@@ -148,18 +151,6 @@ def measure(case: Case, budget: float, least: int) -> list[Row]:
     for workers in pool:
         workers.close()
     return [row(case, *key, contenders, yardsticks) for key in contenders]
-
-
-def in_steps(
-    stream: Iterator[np.ndarray], contenders: dict[tuple[str, int], Contender], steps: int
-) -> Iterator[np.ndarray]:
-    """Blocks, learned by everyone, until so many steps were made."""
-    made = 0
-    while made < steps:
-        block = next(stream)
-        turn(block, contenders, {})
-        made += len(block)
-        yield block
 
 
 def turn(block: np.ndarray, contenders: dict[tuple[str, int], Contender], yardsticks: "dict[str, Yardstick]") -> None:
@@ -216,7 +207,7 @@ class Yardstick:
             if kept:
                 self.copy.append(copy / (self._repeats * self.bytes))
 
-    def limit(self, statistic: object = np.median) -> tuple[float, str]:
+    def limit(self, statistic: Callable[[list[float]], float] = np.median) -> tuple[float, str]:
         """Seconds of the limit, and what sets it."""
         flops, moved = self.flops * statistic(self.product), self.bytes * statistic(self.copy)
         return (float(flops), "flops") if flops > moved else (float(moved), "bytes")
@@ -248,6 +239,8 @@ def row(
         "best": yardstick.limit(np.min)[0] / min(mine.times),
         "speedup": float(np.median(alone) / np.median(mine.wall)) if threads > 1 else None,
         "steps": len(mine.times),
+        "radius_active": float(np.mean([any(step.radius_active) for step in mine.steps])),
+        "settled": float(np.mean([all(step.settled) and step.coding.settled for step in mine.steps])),
         "gflops": 1e-9 / float(np.median(yardstick.product)),
         "gb_s": 1e-9 / float(np.median(yardstick.copy)),
     }
