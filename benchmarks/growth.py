@@ -7,11 +7,13 @@ was there before. What compiled kernels allocate inside is not seen by it; that 
 The slope is the exponent k of a power law through all sizes; `doubling` is 2ᵏ, the factor that a doubling costs. With
 n = 1 the one loading matrix is as large as B, which is another kind of problem: it is shown, and no slope sees it.
 
-**Peak.** A process of its own: peak resident memory (VmHWM of Linux) of a learner and two steps beyond what the process
-held with its minibatch before, in multiples of B. The full-resolution video clip must stay below `MOST_GB` in all.
+**Peak.** A process of its own, with mixtures of R atoms and noise: peak resident memory (VmHWM of Linux) of a learner
+and two steps beyond what the process held with its minibatches before, in multiples of B, and the time of the second
+step. The full-resolution video clip must stay below `MOST_GB` in all.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tracemalloc
@@ -124,6 +126,7 @@ def peak_bytes(case: Case) -> float:
 
 PROGRAM = """
 import json, sys, time
+from math import prod
 import numpy as np
 from stream_ocpdl import Learner, Problem
 
@@ -131,10 +134,20 @@ def memory(name):
     with open("/proc/self/status") as status:
         return next(1024 * int(line.split()[1]) for line in status if line.startswith(name + ":"))
 
+def minibatches(shape, b, R, dtype):
+    random = np.random.default_rng(0)
+    first, last = (random.random((size, R), dtype=dtype) for size in (prod(shape[:-1]), shape[-1]))
+    for _ in range(2):
+        X = np.empty((b, len(first), len(last)), dtype)
+        for Y, h in zip(X, random.exponential(size=(b, R)).astype(dtype)):
+            Y[:] = (first * h) @ last.T
+            Y += random.random(Y.shape, dtype=dtype)
+        yield X.reshape(b, *shape)
+
 shape, b, R, dtype = json.loads(sys.argv[1])
-small = np.random.default_rng(0).random((b, *(min(size, 20) for size in shape)), dtype=dtype)
-Learner(Problem(shape=small.shape[1:], rank=R, batch_size=b, dtype=dtype)).step(small)
-X = [np.random.default_rng(seed).random((b, *shape), dtype=dtype) for seed in range(2)]
+small = [min(size, 20) for size in shape]
+Learner(Problem(shape=small, rank=R, batch_size=b, dtype=dtype)).step(next(minibatches(small, b, R, dtype)))
+X = list(minibatches(shape, b, R, dtype))
 held = memory("VmRSS")
 learner = Learner(Problem(shape=tuple(shape), rank=R, batch_size=b, dtype=dtype))
 learner.step(X[0])
@@ -145,7 +158,11 @@ print(json.dumps({"step_s": time.perf_counter() - began, "held": held, "peak": m
 
 
 def peak(case: Case, dtype: str) -> Row:
-    """A process that makes two steps: its peak, and what of it the learner had. Kernels are loaded before."""
+    """A process that makes two steps: its peak, what of it the learner had, and the time of the second step.
+
+    Kernels are loaded before. All but small arrays are given back to the system when they end, so that none of what
+    the making of the minibatches left behind is used again unseen.
+    """
     arguments = json.dumps([case.shape, case.b, case.R, dtype])
     done = subprocess.run(  # noqa: S603
         [sys.executable, "-c", PROGRAM, arguments],
@@ -153,6 +170,7 @@ def peak(case: Case, dtype: str) -> Row:
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[1],
+        env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "1000000"},
     )
     found = json.loads(done.stdout)
     B = prod(case.shape) * case.R * np.dtype(dtype).itemsize
