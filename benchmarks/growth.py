@@ -196,6 +196,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         slopes = next(row for row in rows if row["measured"] == varied and row["value"] == "slope")
         for line, (name, exponent) in enumerate((("us", "slope"), ("peak_mb", "memory_slope"))):
             axes[line][column].loglog([row["size"] for row in sizes], [row[name] for row in sizes], "o-")
+            axes[line][column].set_xscale("log", base=2)
             axes[line][column].set(xlabel=varied, title=f"slope {slopes[exponent]:.2f}")
     axes[0][0].set_ylabel("µs a step")
     axes[1][0].set_ylabel("peak, MB")
