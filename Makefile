@@ -25,8 +25,8 @@ lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(BENCH) ## measure, and write what was measured to benchmarks/results
-	$(BIN)/python -m benchmarks
+bench: $(BENCH) ## measure, and write it to benchmarks/results; ARGS="limit peers --quick" for some of it
+	$(BIN)/python -m benchmarks $(ARGS)
 
 lock: $(READY) ## resolve the lock files anew from pyproject.toml
 	$(BIN)/pip install -q uv

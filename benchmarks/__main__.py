@@ -1,20 +1,57 @@
-"""Run the benchmarks and write their tables to benchmarks/results."""
+"""Run benchmarks, or compare what they wrote: `python -m benchmarks [NAME…] [--quick]`, `… compare OLD NEW`."""
 
+import argparse
 import json
+import sys
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
-from benchmarks import messages, recovery, schedules
+from benchmarks import compare
+from benchmarks.measure import Options, Row
+from stream_ocpdl.fingerprint import conditions
 
 RESULTS = Path(__file__).parent / "results"
 
+NAMES = ("limit", "peers", "matrices", "growth", "cold", "schedules", "messages", "recovery")
+"""In the order in which they run."""
 
-def main() -> None:
-    """Each benchmark returns rows; a table is printed, the rows are kept as JSON."""
+
+def main(arguments: list[str]) -> int:
+    """Each benchmark prints a table and returns rows, which are kept as JSON, with a plot if there is one."""
+    if arguments[:1] == ["compare"]:
+        return compare.main(arguments[1:])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all if none is given")
+    parser.add_argument("--quick", action="store_true", help="short runs: for a look, not for figures")
+    parser.add_argument("--authors", type=Path, metavar="PATH", help="a checkout of HanbaekLyu/OnlineCPDL, for peers")
+    given = parser.parse_args(arguments)
+    unknown = set(given.names) - set(NAMES)
+    if unknown:
+        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}")
+    options = Options(given.quick, given.authors)
+    for name in given.names or NAMES:
+        print(f"\n{name}", flush=True)
+        benchmark = import_module(f"benchmarks.{name}")
+        keep(name, benchmark, benchmark.run(options), options)
+    return 0
+
+
+def keep(name: str, benchmark: ModuleType, rows: list[Row], options: Options) -> None:
+    """Write the rows, with what `compare` must know of them, and the plot."""
     RESULTS.mkdir(exist_ok=True)
-    for benchmark in (schedules, messages, recovery):
-        rows = benchmark.run()
-        (RESULTS / f"{benchmark.__name__.rsplit('.', 1)[-1]}.json").write_text(json.dumps(rows, indent=1) + "\n")
+    document = {
+        "benchmark": name,
+        "quick": options.quick,
+        "conditions": conditions(),
+        "keys": benchmark.KEYS,
+        "ratios": benchmark.RATIOS,
+        "rows": rows,
+    }
+    (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
+    if hasattr(benchmark, "plot"):
+        benchmark.plot(rows, RESULTS / f"{name}.png")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

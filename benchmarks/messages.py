@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from benchmarks.measure import FULL, Options, Row
 from stream_ocpdl import Problem
 from stream_ocpdl.ocpdl.batch import fill, gather
 from stream_ocpdl.stream.messages import Tensor, unframe
@@ -19,13 +20,17 @@ SIZES = (100_000, 1_000_000, 10_000_000)
 MINIBATCH = 40_000_000
 """Bytes of all rows: more than the caches of one core hold."""
 
+KEYS = ("source", "dtype", "bytes")
+RATIOS = {"ratio": "higher", "fresh": "higher"}
+
 COLUMNS = ("fill", "copyto", "ratio", "gather", "stack", "fresh")
 """The fused copy and the plain one into memory that is there, and the same two into fresh memory."""
 
 
-def run(turns: int = 15) -> list[dict[str, object]]:
+def run(options: Options = FULL) -> list[Row]:
     """Microseconds of reading, then bytes of the source a second by the dtypes of source and problem and by size."""
-    rows: list[dict[str, object]] = list(reading())
+    turns = 3 if options.quick else 15
+    rows: list[Row] = list(reading())
     print("GB/s of the source, one core")
     print(f"{'from → to':18} {'bytes':>8}" + "".join(f"{name:>8}" for name in COLUMNS))
     for source, dtype in (("float64", "float64"), ("float32", "float32"), ("float32", "float64"), ("uint8", "float32")):
@@ -39,7 +44,7 @@ def run(turns: int = 15) -> list[dict[str, object]]:
     return rows
 
 
-def reading() -> Iterator[dict[str, object]]:
+def reading() -> Iterator[Row]:
     """Microseconds of Python until a message is an array: its header was seen before, or not, or has a checksum."""
     print("µs to read a message\n" + f"{'bytes':>10}" + "".join(f"{name:>12}" for name in ("known", "new", "checksum")))
     for size in (1_000, 1_000_000):

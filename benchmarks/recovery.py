@@ -8,6 +8,7 @@ from contextlib import closing
 
 import numpy as np
 
+from benchmarks.measure import FULL, Options, Row
 from stream_ocpdl import Problem
 from stream_ocpdl.stream.batching import Batching
 from stream_ocpdl.stream.checkpoint import NoStore, manifest_of
@@ -21,14 +22,18 @@ from tests.broker.cluster import obtain
 
 SHAPE, RANK, BATCH = (20, 10), 4, 32
 
+KEYS = ("measured", "MB")
+RATIOS: dict[str, str] = {}
 
-def run() -> list[dict[str, object]]:
+
+def run(options: Options = FULL) -> list[Row]:
     """Rows: what, how much, seconds."""
+    steps = 200 if options.quick else 2000
     logging.disable(logging.WARNING)
     with obtain() as broker:
         connection = Connection(broker.bootstrap_servers)
         print(f"Apache Kafka from {broker.origin}")
-        rows = [*transactions(connection), *checkpoints(connection)]
+        rows = [*transactions(connection, steps), *checkpoints(connection)]
     for row in rows:
         print("  ".join(f"{name} {value}" for name, value in row.items()))
     return rows
@@ -44,9 +49,9 @@ def world(connection: Connection, steps: int) -> tuple[Plan, Topics]:
     return Plan(model, Problem(shape=SHAPE, rank=RANK, batch_size=BATCH), Batching(BATCH), 10**9, 10**9), topics
 
 
-def transactions(connection: Connection, steps: int = 2000) -> list[dict[str, object]]:
+def transactions(connection: Connection, steps: int) -> list[Row]:
     """A service learns a prefilled topic with one commit a step, and with one every 50 ms; then all is replayed."""
-    rows: list[dict[str, object]] = []
+    rows: list[Row] = []
     for interval in (0, 50):
         plan, topics = world(connection, steps)
         began = time.perf_counter()
@@ -96,9 +101,9 @@ def serve(connection: Connection, plan: Plan, topics: Topics, interval: int, ste
     return spent
 
 
-def checkpoints(connection: Connection) -> list[dict[str, object]]:
+def checkpoints(connection: Connection) -> list[Row]:
     """Write and read back states of several sizes."""
-    rows: list[dict[str, object]] = []
+    rows: list[Row] = []
     for rows_of_mode in (100, 1000, 10_000):
         plan = Plan("bench", Problem(shape=(rows_of_mode, 125), rank=10), Batching(1))
         topics = Topics.of(f"bench-{uuid.uuid4().hex[:8]}", "bench-none")

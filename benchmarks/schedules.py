@@ -5,6 +5,7 @@ The winner among those that satisfy (A3) is the default of `Problem`.
 
 import numpy as np
 
+from benchmarks.measure import FULL, Options, Row
 from stream_ocpdl import Balanced, Learner, PowerLaw, Problem
 from tests.test_synthetic import RANK, best_error, synthetic
 
@@ -20,14 +21,18 @@ SCHEDULES = [
 ]
 MARKS = (10, 25, 50, 100, 200)
 
+KEYS = ("weights",)
+RATIOS: dict[str, str] = {}
 
-def run(seeds: int = 10) -> list[dict[str, object]]:
+
+def run(options: Options = FULL) -> list[Row]:
     """Median and worst excess in percent, over seeds, after so many steps."""
+    seeds = 3 if options.quick else 10
     X = synthetic()
     best = best_error(X)
     print(f"excess over the best offline error {best:.5f}, in percent: median (worst) of {seeds} seeds")
     print(f"{'weights':34} {'(A3)':6}" + "".join(f"{f'{t} steps':>16}" for t in MARKS))
-    rows: list[dict[str, object]] = []
+    rows: list[Row] = []
     for weights in SCHEDULES:
         excess = np.array([errors(X, weights, seed) for seed in range(seeds)]) / best - 1
         median, worst = 100 * np.median(excess, axis=0), 100 * excess.max(axis=0)

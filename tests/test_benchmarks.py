@@ -1,0 +1,144 @@
+"""The pure parts of the benchmarks: what is said of a measurement, once it was made."""
+
+import json
+from math import inf
+
+import pytest
+
+from benchmarks import compare
+from benchmarks.limit import Case
+from benchmarks.measure import finite, slope, spread, table, time_to
+from benchmarks.races import OURS, results
+
+
+def document(rows, **other):
+    """A file that a benchmark might have written."""
+    head = {"benchmark": "limit", "quick": False, "keys": ["case", "threads"]}
+    return head | {"ratios": {"share": "higher", "multiple": "lower"}, "rows": rows} | other
+
+
+def row(case="a", threads=1, **values):
+    return {"case": case, "threads": threads, **values}
+
+
+def worse(old, new, **other):
+    """(name, column, factor) of everything that changed between two lists of rows."""
+    found = compare.changes(document(old), document(new, **other))
+    return [(change.row, change.column, change.factor) for change in found]
+
+
+def test_a_ratio_that_should_be_higher_is_worse_when_it_falls():
+    """Half the share is twice as bad, in whatever order the rows come."""
+    old = [row("a", share=0.5), row("b", share=0.2)]
+    new = [row("b", share=0.4), row("a", share=0.25)]
+
+    assert worse(old, new) == [(("a", 1), "share", 2.0), (("b", 1), "share", 0.5)]
+
+
+def test_a_ratio_that_should_be_lower_is_worse_when_it_rises():
+    """Three times the memory is three times as bad; the wrong sign of the direction would call it a third."""
+    assert worse([row(multiple=2.0)], [row(multiple=6.0)]) == [(("a", 1), "multiple", 3.0)]
+
+
+def test_absolute_times_are_not_compared():
+    """A machine ten times slower with the same shares has no regression."""
+    assert worse([row(share=0.5, us=1.0)], [row(share=0.5, us=10.0)]) == [(("a", 1), "share", 1.0)]
+
+
+@pytest.mark.parametrize("new", [[], [row(threads=2, share=0.5)], [row(share=None)]])
+def test_what_is_no_longer_measured_is_worse(new):
+    """A row that went missing, or a level that is not reached any more, must not pass."""
+    assert worse([row(share=0.5)], new) == [(("a", 1), "share", inf)]
+
+
+def test_what_was_never_reached_is_not_compared():
+    """A contender that had no value before cannot have lost it."""
+    assert worse([row(share=None)], [row(share=0.5)]) == []
+
+
+def test_rows_of_one_name_are_refused():
+    """Keys that do not tell rows apart would compare some of them with the wrong partner."""
+    with pytest.raises(compare.NotComparableError, match="two rows"):
+        worse([row(share=0.5), row(share=0.1)], [row(share=0.5)])
+
+
+@pytest.mark.parametrize("other", [{"quick": True}, {"benchmark": "peers"}, {"ratios": {}}])
+def test_files_of_different_kinds_are_refused(other):
+    """A short run and a full one, or two benchmarks, say nothing of each other."""
+    with pytest.raises(compare.NotComparableError):
+        worse([row(share=0.5)], [row(share=0.5)], **other)
+
+
+@pytest.mark.parametrize(
+    ("share", "arguments", "code"), [(0.45, [], 0), (0.4, [], 1), (0.4, ["--tolerance", "1.3"], 0)]
+)
+def test_the_exit_code_tells(share, arguments, code, tmp_path, capsys):
+    """1, with the name of the row, if a share fell by more than the tolerance, 15 % unless told; 0 otherwise."""
+    for name, value in (("old", 0.5), ("new", share)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(document([row("c", 2, share=value)])))
+
+    assert compare.main([str(tmp_path / "old.json"), str(tmp_path / "new.json"), *arguments]) == code
+    assert ("c, 2: share 0.5 → 0.4 (1.25× worse)" in capsys.readouterr().out) == (code == 1)
+
+
+def test_a_slope_is_the_exponent():
+    """y = 3 x^1.5 has slope 1.5, however x is spaced."""
+    x = [1.0, 2.0, 10.0, 64.0]
+
+    assert slope(x, [3 * value**1.5 for value in x]) == pytest.approx(1.5)
+
+
+def test_time_to_error_is_interpolated_in_the_logarithm():
+    """From 1 to 0.01 in two seconds: 0.1 is reached after one. A line through the errors would say 1.82."""
+    assert time_to([(0.0, 1.0), (2.0, 0.01)], 0.1) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("curve", "level", "when"),
+    [
+        ([(1.0, 0.5), (2.0, 0.4)], 0.5, 1.0),  # below from the first point on
+        ([(1.0, 0.5), (2.0, 0.4)], 0.3, inf),  # never
+        ([(1.0, 0.5), (2.0, 0.4), (3.0, 0.6), (4.0, 0.1)], 0.4, 2.0),  # the first time counts
+        ([(1.0, 0.5), (2.0, 0.0)], 0.1, 2.0),  # an error of zero has no logarithm
+        ([], 0.1, inf),
+    ],
+)
+def test_time_to_error_at_the_ends(curve, level, when):
+    """Where there is nothing to interpolate, the time is that of a point, or never."""
+    assert time_to(curve, level) == when
+
+
+def test_a_median_may_be_never():
+    """If half of the runs never arrive, neither does their median: inf must not be averaged away."""
+    assert spread([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
+    assert spread([1.0, inf, 2.0, inf]) == (inf, 1.0, inf)
+    assert finite(inf) is None
+
+
+def test_a_race_is_told_in_multiples_of_ours():
+    """Ours needs 1 s to within 10 % of 1.0 and the other 4 s: ratio 4, and null where it never arrives."""
+    curves = {OURS: [[(1.0, 1.1), (2.0, 1.0)]], "other": [[(4.0, 1.1), (8.0, 1.05)]]}
+
+    rows = {(r["contender"], r["within"]): r for r in results(curves, 1.0, (10, 1))}
+
+    assert rows["other", 10]["ms"] == 4000
+    assert rows["other", 10]["ratio"] == 4
+    assert rows["other", 1]["ratio"] is None
+    assert rows[OURS, 1]["ms"] < 2000
+
+
+def test_the_work_of_a_step():
+    """4MRb + 4MR flops; B in and out and X in."""
+    case = Case("", (3, 5), 2, 7)
+
+    assert case.flops == 4 * 15 * 7 * 2 + 4 * 15 * 7
+    assert case.bytes("float32") == 4 * (2 * 7 * 15 + 2 * 15)
+
+
+def test_a_table_shows_a_dash_for_what_is_missing(capsys):
+    """None and inf are dashes, columns are aligned."""
+    table(
+        [{"name": "a", "ms": 1.25}, {"name": "long", "ms": None}, {"name": "b", "ms": inf}], {"name": "", "ms": ".1f"}
+    )
+
+    assert capsys.readouterr().out.splitlines() == ["name   ms", "   a  1.2", "long    –", "   b    –"]
