@@ -20,6 +20,10 @@ from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
 
+IN_A_ROW = 48
+"""Cells that lie one after the other, at least, in the second of two groups of modes."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Aggregates:
     """A (R, R), B (R, I₁…Iₙ), E = mean energy, P = mean ‖h‖₁, each weighted by wₛᵗ (eq:def_OCPDL_ELM_explicit)."""
@@ -75,59 +79,119 @@ def gram_of_atoms(loadings: Sequence[Array], but: int | None = None) -> Array:
 
 
 def correlate(X: BigArray, loadings: Sequence[Array], workers: Workers = SERIAL) -> Array:
-    """⟨X_j, atom r⟩ as (b, R): Algorithm 4's WᵀX, one mode after the other, last mode first."""
-    P, R = X.size, loadings[0].shape[1]
-    T: BigArray = X
-    for i in range(len(loadings) - 1, -1, -1):
-        U = loadings[i]
-        P //= len(U)
-        out = np.empty((P, R))
-        if i == len(loadings) - 1:
-            workers.run(kernels.contract_last, P, U.size, T.reshape(P, len(U)), U, out)
-        else:
-            workers.run(kernels.contract_next, P, U.size, T.reshape(P, len(U), R), U, out)
-        T = out
-    return T
+    """⟨X_j, atom r⟩ as (b, R): Algorithm 4's WᵀX, the second group of modes first."""
+    V, W = halves(loadings)
+    b, P, R = len(X), len(V), V.shape[1]
+    Y, out = np.empty((b * P, R)), np.empty((b, R))
+    workers.run(kernels.contract, b * P, W.size, X.reshape(b * P, -1), W, Y, grain=2)
+    workers.run(kernels.contract_next, b, V.size, Y.reshape(b, P, R), V, out)
+    return out
+
+
+def first_group(shape: Sequence[int]) -> int:
+    """How many modes are in the first of two groups. The second has enough cells in a row for vector instructions.
+
+    >>> first_group((20, 20, 3)), first_group((50, 60000)), first_group((7,))
+    (1, 1, 0)
+    """
+    modes, cells = len(shape), 1
+    while modes > 0 and cells < IN_A_ROW:
+        modes -= 1
+        cells *= shape[modes]
+    return modes
+
+
+def halves(loadings: Sequence[Array]) -> tuple[Array, Array]:
+    """V (P, R) and W (Q, R) with atom r = V(:, r) ⊗ W(:, r): the modes in two groups, each a Khatri–Rao product."""
+    k = first_group([len(U) for U in loadings])
+    return khatri_rao(loadings[:k], loadings[0].shape[1]), khatri_rao(loadings[k:], loadings[0].shape[1])
+
+
+def khatri_rao(loadings: Sequence[Array], R: int) -> Array:
+    """Column by column the outer product of the modes, as one mode."""
+    if len(loadings) == 0:
+        return np.ones((1, R))
+    W = loadings[0]
+    for U in loadings[1:]:
+        W = (W[:, None, :] * U).reshape(-1, R)
+    return W
 
 
 class Intermediate:
     """Algorithm 3 for the modes in turn: Ā = A ⊙ (grams of the other modes), B̄ = B contracted with the other modes.
 
-    Mode i sees the new loadings of the modes before it and the old ones of the modes after it. The contractions
-    with the latter are made once, from the last mode down, before anything changes.
+    Mode i sees the new loadings of the modes before it and the old ones of the modes after it. B is read twice: once
+    contracted with the old loadings of the second group of modes, for the first group; then with the new ones of the
+    first, for the second.
     """
 
     def __init__(self, aggregates: Aggregates, loadings: Sequence[Array], workers: Workers = SERIAL) -> None:
-        self._A, self._workers = aggregates.A, workers
+        self._A, self._B, self._workers = aggregates.A, aggregates.B, workers
         self._loadings = list(loadings)
-        self._tails: list[BigArray] = [aggregates.B]
-        for U in reversed(self._loadings[1:]):
-            self._tails.append(fold_last(self._tails[-1], U, workers))
-        self._tails.reverse()
+        self._grams = [gram(U) for U in loadings]
+        self._split = first_group(aggregates.B.shape[1:])
+        self._group: tuple[int, list[Array]] = (0, [])
+        """The first mode of a group, and for each of its modes what is left when those after it are contracted."""
+        if self._split > 0:
+            self._group = (0, self._tails(self._without_second(), self._loadings[: self._split]))
 
     def __call__(self, i: int) -> tuple[Array, Array]:
         """(Ā, B̄) of mode i: eq:def_Atj (R, R) and eq:def_Btrj (Iᵢ, R)."""
-        T = self._tails[i]
-        for U in self._loadings[:i]:
-            T = fold_first(T, U, self._workers)
-        return self._A * gram_of_atoms(self._loadings, but=i), np.ascontiguousarray(T.T, dtype=np.float64)
+        if i >= self._split and (self._group[0] < self._split or not self._group[1]):
+            self._group = (self._split, self._tails(self._without_first(), self._loadings[self._split :]))
+        start, tails = self._group
+        T = tails[i - start]
+        for U in self._loadings[start:i]:
+            T = fold_first(T, U)
+        A = self._A.copy()
+        for j, G in enumerate(self._grams):
+            if j != i:
+                A *= G
+        return A, np.ascontiguousarray(T.T)
 
     def update(self, i: int, U: Array) -> None:
         """Mode i has new loadings; only modes after i may be asked for from now on."""
         self._loadings[i] = U
+        self._grams[i] = gram(U)
+
+    def _without_second(self) -> Array:
+        W = khatri_rao(self._loadings[self._split :], len(self._A))
+        return fold_last(self._B, W, self._B.shape[1 : 1 + self._split], self._workers)
+
+    def _without_first(self) -> Array:
+        V = khatri_rao(self._loadings[: self._split], len(self._A))
+        return fold_first(self._B, V, self._B.shape[1 + self._split :], self._workers)
+
+    @staticmethod
+    def _tails(T: Array, loadings: Sequence[Array]) -> list[Array]:
+        """What is left for each mode of a group when the old loadings of those after it are contracted."""
+        tails = [T]
+        for U in reversed(loadings[1:]):
+            tails.append(fold_last(tails[-1], U, tails[-1].shape[1:-1]))
+        return tails[::-1]
 
 
-def fold_last(T: BigArray, U: Array, workers: Workers = SERIAL) -> Array:
-    """T (R, …, I) contracted with U (I, R) over its last mode, atom by atom."""
-    R, places = len(T), T.size // len(U)
-    out = np.empty((R, places // R))
-    workers.run(kernels.fold_last, places, len(U), T.reshape(R, -1, len(U)), U, out)
-    return out.reshape(T.shape[:-1])
+def fold_last(T: BigArray, W: Array, left: tuple[int, ...], workers: Workers = SERIAL) -> Array:
+    """T (R, left…, cells…) contracted with W (cells, R), atom by atom."""
+    R, places = len(T), T.size // len(W)
+    out = np.empty((R, *left))
+    workers.run(
+        kernels.fold_last,
+        places,
+        len(W),
+        T.reshape(R, -1, len(W)),
+        np.ascontiguousarray(W.T),
+        out.reshape(R, -1),
+    )
+    return out
 
 
-def fold_first(T: BigArray, U: Array, workers: Workers = SERIAL) -> Array:
-    """T (R, I, …) contracted with U (I, R) over its first mode, atom by atom."""
-    R, cells = len(T), T.size // U.size
-    out = np.empty((R, cells))
-    workers.run(kernels.fold_first, cells, U.size, T.reshape(R, len(U), cells), U, out, grain=kernels.TILE)
-    return out.reshape(R, *T.shape[2:])
+def fold_first(T: BigArray, V: Array, left: tuple[int, ...] | None = None, workers: Workers = SERIAL) -> Array:
+    """T (R, cells…, left…) contracted with V (cells, R), atom by atom."""
+    R, cells = len(T), T.size // V.size
+    left = T.shape[2:] if left is None else left
+    out = np.empty((R, *left))
+    workers.run(
+        kernels.fold_first, cells, V.size, T.reshape(R, len(V), cells), V, out.reshape(R, -1), grain=kernels.TILE
+    )
+    return out

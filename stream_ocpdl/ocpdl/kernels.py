@@ -26,6 +26,9 @@ TILE = 256
 """Cells of a tile: ranges of cells begin at multiples of it, and a tile's accumulators stay in the first cache."""
 
 
+SPAN = 256
+"""Terms of a sum that are taken at a time: what is turned for them stays in the cache."""
+
 LANES = 32
 """Running sums of an energy. Cell m of a tensor belongs to lane m mod LANES: an order of summation that is fixed, and
 still becomes vector instructions."""
@@ -142,14 +145,64 @@ def total(sums: Array) -> float:
 
 
 @kernel
-def contract_last(lo: int, hi: int, X: BigArray, U: Array, out: Array) -> None:
-    """X ×ₙ Uₙ (Algorithm 4's WᵀX, without W). X (P, I), U (I, R) → out[p, r] = Σᵢ X[p, i] U[i, r], p in [lo, hi)."""
-    for p in range(lo, hi):
-        out[p, :] = 0.0
-        for i in range(X.shape[1]):
-            x = np.float64(X[p, i])
-            for r in range(U.shape[1]):
-                out[p, r] += x * U[i, r]
+def contract(lo: int, hi: int, X: BigArray, W: Array, out: Array) -> None:
+    """XW, rows [lo, hi) (Algorithm 4's WᵀX for one group of modes). X (N, Q), W (Q, R) → out (N, R).
+
+    By spans of the sum, for which W is turned so that all loops run along memory; two rows and four atoms at a time, so
+    that a number that was loaded is used several times.
+    """
+    Q, R = W.shape
+    turned = np.empty((R, SPAN))
+    out[lo:hi, :] = 0.0
+    for first in range(0, Q, SPAN):
+        size = min(SPAN, Q - first)
+        for q in range(size):
+            for r in range(R):
+                turned[r, q] = W[first + q, r]
+        for n in range(lo, hi - 1, 2):
+            x, y = X[n, first : first + size], X[n + 1, first : first + size]
+            for r in range(0, R - 3, 4):
+                dots(x, y, turned[r : r + 4, :size], out[n, r : r + 4], out[n + 1, r : r + 4])
+            for r in range(R // 4 * 4, R):
+                out[n, r] += dot(x, turned[r, :size])
+                out[n + 1, r] += dot(y, turned[r, :size])
+        if (hi - lo) % 2:
+            for r in range(R):
+                out[hi - 1, r] += dot(X[hi - 1, first : first + size], turned[r, :size])
+
+
+@kernel
+def dots(x: BigArray, y: BigArray, W: Array, to_x: Array, to_y: Array) -> None:
+    """⟨x, w⟩ and ⟨y, w⟩ for the four rows w of W, added."""
+    u, v, w, z = W[0], W[1], W[2], W[3]
+    xu = xv = xw = xz = yu = yv = yw = yz = 0.0
+    for q in range(x.size):
+        a, b = np.float64(x[q]), np.float64(y[q])
+        xu += a * u[q]
+        xv += a * v[q]
+        xw += a * w[q]
+        xz += a * z[q]
+        yu += b * u[q]
+        yv += b * v[q]
+        yw += b * w[q]
+        yz += b * z[q]
+    to_x[0] += xu
+    to_x[1] += xv
+    to_x[2] += xw
+    to_x[3] += xz
+    to_y[0] += yu
+    to_y[1] += yv
+    to_y[2] += yw
+    to_y[3] += yz
+
+
+@kernel
+def dot(x: BigArray, y: Array) -> float:
+    """⟨x, y⟩."""
+    total = 0.0
+    for q in range(x.size):
+        total += np.float64(x[q]) * y[q]
+    return total
 
 
 @kernel
@@ -247,46 +300,94 @@ def gram(U: Array, out: Array) -> None:
 
 @kernel
 def absorb(lo: int, hi: int, B: BigArray, X: BigArray, H: Array, w: float, out: BigArray) -> None:
-    """(1−w)B + (w/b) Hᵀ·X, eq:main_alg_aggregate_tensors. B (R, M), X (b, M), H (b, R) → out (R, M), cells [lo, hi)."""
-    sums = np.empty(TILE)
-    keep, take = 1.0 - w, w / H.shape[0]
+    """(1−w)B + (w/b) Hᵀ·X, eq:main_alg_aggregate_tensors. B (R, M), X (b, M), H (b, R) → out (R, M), cells [lo, hi).
+
+    Four tensors and four atoms at a time, so that a number that was loaded is used several times.
+    """
+    b, R = H.shape
+    sums = np.empty((R, TILE))
+    keep, take = 1.0 - w, w / b
     for first in range(lo, hi, TILE):
-        size = min(TILE, hi - first)
-        for r in range(H.shape[1]):
-            sums[:] = 0.0
-            for j in range(H.shape[0]):
-                h = H[j, r]
-                if h != 0.0:
-                    for m in range(size):
-                        sums[m] += h * X[j, first + m]
-            for m in range(size):
-                out[r, first + m] = keep * B[r, first + m] + take * sums[m]
+        last = min(first + TILE, hi)
+        S = sums[:, : last - first]
+        S[:, :] = 0.0
+        for j in range(0, b - 3, 4):
+            X4 = X[j : j + 4, first:last]
+            for r in range(0, R - 3, 4):
+                add_four_to_four(H[j : j + 4, r : r + 4], X4, S[r : r + 4])
+            for r in range(R // 4 * 4, R):
+                add_four(H[j : j + 4, r], X4, S[r])
+        for j in range(b // 4 * 4, b):
+            for r in range(R):
+                add(H[j, r], X[j, first:last], S[r])
+        for r in range(R):
+            blend(keep, B[r, first:last], take, S[r], out[r, first:last])
 
 
 @kernel
-def fold_last(lo: int, hi: int, T: BigArray, U: Array, out: Array) -> None:
-    """B(,r) ×ᵢ U(:,r) for the last mode left (eq:def_Btrj). T (R, P, I), U (I, R) → out (R, P), places [lo, hi)."""
+def add_four_to_four(H: Array, X: BigArray, out: Array) -> None:
+    """out + HᵀX. H (4, 4), X (4, m), out (4, m)."""
+    x0, x1, x2, x3 = X[0], X[1], X[2], X[3]
+    o0, o1, o2, o3 = out[0], out[1], out[2], out[3]
+    a0, a1, a2, a3 = H[0, 0], H[1, 0], H[2, 0], H[3, 0]
+    b0, b1, b2, b3 = H[0, 1], H[1, 1], H[2, 1], H[3, 1]
+    c0, c1, c2, c3 = H[0, 2], H[1, 2], H[2, 2], H[3, 2]
+    d0, d1, d2, d3 = H[0, 3], H[1, 3], H[2, 3], H[3, 3]
+    for m in range(x0.size):
+        p, q, r, s = np.float64(x0[m]), np.float64(x1[m]), np.float64(x2[m]), np.float64(x3[m])
+        o0[m] += (a0 * p + a1 * q) + (a2 * r + a3 * s)
+        o1[m] += (b0 * p + b1 * q) + (b2 * r + b3 * s)
+        o2[m] += (c0 * p + c1 * q) + (c2 * r + c3 * s)
+        o3[m] += (d0 * p + d1 * q) + (d2 * r + d3 * s)
+
+
+@kernel
+def add_four(h: Array, X: BigArray, out: Array) -> None:
+    """out + hX. h (4), X (4, m), out (m)."""
+    x0, x1, x2, x3 = X[0], X[1], X[2], X[3]
+    h0, h1, h2, h3 = h[0], h[1], h[2], h[3]
+    for m in range(x0.size):
+        out[m] += (h0 * x0[m] + h1 * x1[m]) + (h2 * x2[m] + h3 * x3[m])
+
+
+@kernel
+def add(h: float, x: BigArray, out: Array) -> None:
+    """out + hx."""
+    if h != 0.0:
+        for m in range(x.size):
+            out[m] += h * x[m]
+
+
+@kernel
+def blend(keep: float, x: BigArray, take: float, y: Array, out: BigArray) -> None:
+    """keep·x + take·y → out."""
+    for m in range(x.size):
+        out[m] = keep * x[m] + take * y[m]
+
+
+@kernel
+def fold_last(lo: int, hi: int, T: BigArray, W: Array, out: Array) -> None:
+    """B(,r) contracted with W(r, :) over the last group of modes (eq:def_Btrj). T (R, P, Q), W (R, Q) → out (R, P),
+    places [lo, hi) of out.
+    """
     P = T.shape[1]
     for place in range(lo, hi):
-        r, p = place // P, place % P
-        total = 0.0
-        for i in range(T.shape[2]):
-            total += T[r, p, i] * U[i, r]
-        out[r, p] = total
+        out[place // P, place % P] = dot(T[place // P, place % P], W[place // P])
 
 
 @kernel
-def fold_first(lo: int, hi: int, T: BigArray, U: Array, out: Array) -> None:
-    """B(,r) ×ᵢ U(:,r) for the first mode left (eq:def_Btrj). T (R, I, P), U (I, R) → out (R, P), columns [lo, hi)."""
+def fold_first(lo: int, hi: int, T: BigArray, V: Array, out: Array) -> None:
+    """B(,r) contracted with V(:, r) over the first group of modes (eq:def_Btrj). T (R, P, Q), V (P, R) → out (R, Q),
+    columns [lo, hi).
+    """
     for first in range(lo, hi, TILE):
         last = min(first + TILE, hi)
         for r in range(T.shape[0]):
             out[r, first:last] = 0.0
-            for i in range(T.shape[1]):
-                u = U[i, r]
-                if u != 0.0:
-                    for p in range(first, last):
-                        out[r, p] += u * T[r, i, p]
+            for p in range(0, T.shape[1] - 3, 4):
+                add_four(V[p : p + 4, r], T[r, p : p + 4, first:last], out[r, first:last])
+            for p in range(T.shape[1] // 4 * 4, T.shape[1]):
+                add(V[p, r], T[r, p, first:last], out[r, first:last])
 
 
 # ── small reductions ───────────────────────────────────────────────────────────────────────────────────────────
