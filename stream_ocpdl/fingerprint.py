@@ -11,12 +11,13 @@ import json
 import os
 import platform
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import llvmlite.binding
 import numba
 import numpy as np
+
+from stream_ocpdl.machine import mathematics
 
 ENVIRONMENT = ("NPY_DISABLE_CPU_FEATURES", "NPY_ENABLE_CPU_FEATURES", "NUMBA_LOOP_VECTORIZE", "NUMBA_SLP_VECTORIZE")
 
@@ -33,7 +34,7 @@ def conditions() -> dict[str, str]:
         "jit": "off" if config.DISABLE_JIT else f"on, level {config.OPT}",
         "libc": " ".join(platform.libc_ver()),
         "llvmlite": llvmlite.__version__,
-        "mathematics": _source(),
+        "mathematics": mathematics(),
         "numba": numba.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),
@@ -43,11 +44,3 @@ def conditions() -> dict[str, str]:
 def fingerprint() -> str:
     """The conditions as a short name."""
     return hashlib.sha256(json.dumps(conditions(), sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _source() -> str:
-    """The hash of the source of the mathematics."""
-    sha = hashlib.sha256()
-    for path in sorted((Path(__file__).parent / "ocpdl").glob("*.py")):
-        sha.update(path.name.encode() + path.read_bytes())
-    return sha.hexdigest()[:16]

@@ -19,7 +19,6 @@ from stream_ocpdl.ocpdl import kernels
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
-
 IN_A_ROW = 48
 """Cells that lie one after the other, at least, in the second of two groups of modes."""
 

@@ -1,7 +1,6 @@
 """Every compiled function of the package.
 
-They live in one file because Numba's cache does not notice a change in a function defined in another one. They
-are serial, release the GIL, and take first a range [lo, hi) of *independent* outputs: `workers.Workers` runs
+They are serial, release the GIL, and take first a range [lo, hi) of *independent* outputs: `workers.Workers` runs
 several ranges side by side. What an output is computed from, and in which order, never depends on the range, so
 results do not depend on the number of threads, to the last bit.
 
@@ -12,15 +11,18 @@ Shapes: R atoms, M = I₁⋯Iₙ cells, b tensors. Reductions are accumulated in
 """
 
 from collections.abc import Callable
-from math import inf, sqrt
+from math import sqrt
 from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
 
+from stream_ocpdl.machine import KERNELS
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Flags, Indices
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+KEPT = KERNELS is not None
 
 TILE = 256
 """Cells of a tile: ranges of cells begin at multiples of it, and a tile's accumulators stay in the first cache."""
@@ -35,14 +37,14 @@ still becomes vector instructions."""
 
 
 def kernel(function: F) -> F:
-    """Compile once per signature, and keep the result on disk."""
+    """Compile once per signature, and keep the result on disk if there is a place for it."""
     flags = {"nsz", "arcp", "contract", "afn", "reassoc"}
-    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=flags)(function))
+    return cast(F, numba.njit(cache=KEPT, nogil=True, error_model="numpy", fastmath=flags)(function))
 
 
 def exact(function: F) -> F:
     """The same in the order that is written, for sums that two kernels must have to the last bit."""
-    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+    return cast(F, numba.njit(cache=KEPT, nogil=True, error_model="numpy")(function))
 
 
 # ── reading a minibatch ────────────────────────────────────────────────────────────────────────────────────────
@@ -155,26 +157,31 @@ def contract(lo: int, hi: int, X: BigArray, W: Array, out: Array) -> None:
     turned = np.empty((R, SPAN))
     out[lo:hi, :] = 0.0
     for first in range(0, Q, SPAN):
-        size = min(SPAN, Q - first)
+        last = min(first + SPAN, Q)
+        size = last - first
         for q in range(size):
             for r in range(R):
                 turned[r, q] = W[first + q, r]
         for n in range(lo, hi - 1, 2):
-            x, y = X[n, first : first + size], X[n + 1, first : first + size]
+            x, y = X[n, first:last], X[n + 1, first:last]
             for r in range(0, R - 3, 4):
-                dots(x, y, turned[r : r + 4, :size], out[n, r : r + 4], out[n + 1, r : r + 4])
+                u, v = turned[r, :size], turned[r + 1, :size]
+                w, z = turned[r + 2, :size], turned[r + 3, :size]
+                sums = dots(x, y, u, v, w, z)
+                for k in range(4):
+                    out[n, r + k] += sums[k]
+                    out[n + 1, r + k] += sums[4 + k]
             for r in range(R // 4 * 4, R):
                 out[n, r] += dot(x, turned[r, :size])
                 out[n + 1, r] += dot(y, turned[r, :size])
         if (hi - lo) % 2:
             for r in range(R):
-                out[hi - 1, r] += dot(X[hi - 1, first : first + size], turned[r, :size])
+                out[hi - 1, r] += dot(X[hi - 1, first:last], turned[r, :size])
 
 
 @kernel
-def dots(x: BigArray, y: BigArray, W: Array, to_x: Array, to_y: Array) -> None:
-    """⟨x, w⟩ and ⟨y, w⟩ for the four rows w of W, added."""
-    u, v, w, z = W[0], W[1], W[2], W[3]
+def dots(x: BigArray, y: BigArray, u: Array, v: Array, w: Array, z: Array) -> tuple[float, ...]:
+    """⟨x, u⟩, ⟨x, v⟩, ⟨x, w⟩, ⟨x, z⟩, and the same of y. Slices of rows, not of matrices: Numba knows their stride."""
     xu = xv = xw = xz = yu = yv = yw = yz = 0.0
     for q in range(x.size):
         a, b = np.float64(x[q]), np.float64(y[q])
@@ -186,14 +193,7 @@ def dots(x: BigArray, y: BigArray, W: Array, to_x: Array, to_y: Array) -> None:
         yv += b * v[q]
         yw += b * w[q]
         yz += b * z[q]
-    to_x[0] += xu
-    to_x[1] += xv
-    to_x[2] += xw
-    to_x[3] += xz
-    to_y[0] += yu
-    to_y[1] += yv
-    to_y[2] += yw
-    to_y[3] += yz
+    return xu, xv, xw, xz, yu, yv, yw, yz
 
 
 @kernel
@@ -309,45 +309,60 @@ def absorb(lo: int, hi: int, B: BigArray, X: BigArray, H: Array, w: float, out: 
     keep, take = 1.0 - w, w / b
     for first in range(lo, hi, TILE):
         last = min(first + TILE, hi)
-        S = sums[:, : last - first]
-        S[:, :] = 0.0
+        size = last - first
+        if b == 1:
+            for r in range(R):
+                blend(keep, B[r, first:last], take * H[0, r], X[0, first:last], out[r, first:last])
+            continue
+        sums[:, :] = 0.0
         for j in range(0, b - 3, 4):
-            X4 = X[j : j + 4, first:last]
+            x, y, z, v = X[j, first:last], X[j + 1, first:last], X[j + 2, first:last], X[j + 3, first:last]
             for r in range(0, R - 3, 4):
-                add_four_to_four(H[j : j + 4, r : r + 4], X4, S[r : r + 4])
+                s0, s1, s2, s3 = sums[r, :size], sums[r + 1, :size], sums[r + 2, :size], sums[r + 3, :size]
+                add_four_to_four(H, j, r, x, y, z, v, s0, s1, s2, s3)
             for r in range(R // 4 * 4, R):
-                add_four(H[j : j + 4, r], X4, S[r])
+                add_four(H[j, r], H[j + 1, r], H[j + 2, r], H[j + 3, r], x, y, z, v, sums[r, :size])
         for j in range(b // 4 * 4, b):
             for r in range(R):
-                add(H[j, r], X[j, first:last], S[r])
+                add(H[j, r], X[j, first:last], sums[r, :size])
         for r in range(R):
-            blend(keep, B[r, first:last], take, S[r], out[r, first:last])
+            blend(keep, B[r, first:last], take, sums[r, :size], out[r, first:last])
 
 
 @kernel
-def add_four_to_four(H: Array, X: BigArray, out: Array) -> None:
-    """out + HᵀX. H (4, 4), X (4, m), out (4, m)."""
-    x0, x1, x2, x3 = X[0], X[1], X[2], X[3]
-    o0, o1, o2, o3 = out[0], out[1], out[2], out[3]
-    a0, a1, a2, a3 = H[0, 0], H[1, 0], H[2, 0], H[3, 0]
-    b0, b1, b2, b3 = H[0, 1], H[1, 1], H[2, 1], H[3, 1]
-    c0, c1, c2, c3 = H[0, 2], H[1, 2], H[2, 2], H[3, 2]
-    d0, d1, d2, d3 = H[0, 3], H[1, 3], H[2, 3], H[3, 3]
-    for m in range(x0.size):
-        p, q, r, s = np.float64(x0[m]), np.float64(x1[m]), np.float64(x2[m]), np.float64(x3[m])
-        o0[m] += (a0 * p + a1 * q) + (a2 * r + a3 * s)
-        o1[m] += (b0 * p + b1 * q) + (b2 * r + b3 * s)
-        o2[m] += (c0 * p + c1 * q) + (c2 * r + c3 * s)
-        o3[m] += (d0 * p + d1 * q) + (d2 * r + d3 * s)
+def add_four_to_four(
+    H: Array,
+    j: int,
+    r: int,
+    x: BigArray,
+    y: BigArray,
+    z: BigArray,
+    v: BigArray,
+    s0: Array,
+    s1: Array,
+    s2: Array,
+    s3: Array,
+) -> None:
+    """Four rows of Hᵀ times four tensors, added to four sums."""
+    a0, a1, a2, a3 = H[j, r], H[j + 1, r], H[j + 2, r], H[j + 3, r]
+    b0, b1, b2, b3 = H[j, r + 1], H[j + 1, r + 1], H[j + 2, r + 1], H[j + 3, r + 1]
+    c0, c1, c2, c3 = H[j, r + 2], H[j + 1, r + 2], H[j + 2, r + 2], H[j + 3, r + 2]
+    d0, d1, d2, d3 = H[j, r + 3], H[j + 1, r + 3], H[j + 2, r + 3], H[j + 3, r + 3]
+    for m in range(x.size):
+        e, f, g, h = np.float64(x[m]), np.float64(y[m]), np.float64(z[m]), np.float64(v[m])
+        s0[m] += (a0 * e + a1 * f) + (a2 * g + a3 * h)
+        s1[m] += (b0 * e + b1 * f) + (b2 * g + b3 * h)
+        s2[m] += (c0 * e + c1 * f) + (c2 * g + c3 * h)
+        s3[m] += (d0 * e + d1 * f) + (d2 * g + d3 * h)
 
 
 @kernel
-def add_four(h: Array, X: BigArray, out: Array) -> None:
-    """out + hX. h (4), X (4, m), out (m)."""
-    x0, x1, x2, x3 = X[0], X[1], X[2], X[3]
-    h0, h1, h2, h3 = h[0], h[1], h[2], h[3]
-    for m in range(x0.size):
-        out[m] += (h0 * x0[m] + h1 * x1[m]) + (h2 * x2[m] + h3 * x3[m])
+def add_four(
+    h0: float, h1: float, h2: float, h3: float, x: BigArray, y: BigArray, z: BigArray, v: BigArray, out: Array
+) -> None:
+    """out + h₀x + h₁y + h₂z + h₃v."""
+    for m in range(x.size):
+        out[m] += (h0 * x[m] + h1 * y[m]) + (h2 * z[m] + h3 * v[m])
 
 
 @kernel
@@ -385,7 +400,9 @@ def fold_first(lo: int, hi: int, T: BigArray, V: Array, out: Array) -> None:
         for r in range(T.shape[0]):
             out[r, first:last] = 0.0
             for p in range(0, T.shape[1] - 3, 4):
-                add_four(V[p : p + 4, r], T[r, p : p + 4, first:last], out[r, first:last])
+                w, x = T[r, p, first:last], T[r, p + 1, first:last]
+                y, z = T[r, p + 2, first:last], T[r, p + 3, first:last]
+                add_four(V[p, r], V[p + 1, r], V[p + 2, r], V[p + 3, r], w, x, y, z, out[r, first:last])
             for p in range(T.shape[1] // 4 * 4, T.shape[1]):
                 add(V[p, r], T[r, p, first:last], out[r, first:last])
 
@@ -424,195 +441,6 @@ def multiply(Y: Array, Q: Array, out: Array) -> None:
             out[i, r] = total
 
 
-# ── the sub-problem, row by row: 0 ≤ y ≤ upper ─────────────────────────────────────────────────────────────────
-
-
-@kernel
-def solve_rows(lo: int, hi: int, Q: Array, L: Array, upper: float, tolerance: float, Y: Array, rounds: Indices) -> None:
-    """min of yQyᵀ − 2⟨y, l⟩ over 0 ≤ y ≤ upper for each row l of L in [lo, hi); Y holds the start, then the minimisers.
-
-    A round is two sweeps of coordinate descent, which guess the face of the box on which the minimiser lies, and
-    Newton steps on that face, which find its minimiser. The objective never rises and a face's minimiser is never
-    met twice, so the rounds end; rounds[i] says after how many. There is at least one: where Q is nearly flat, a start
-    may satisfy the tolerance and still be far from the minimiser. All this in units in which Q has a unit diagonal, so
-    that an atom of tiny norm is coded as exactly as any other.
-    """
-    R = Q.shape[0]
-    y, g, d, load, bound = np.empty(R), np.empty(R), np.empty(R), np.empty(R), np.empty(R)
-    face, C, S, unit = np.empty(R, np.int64), np.empty((R, R)), np.empty((R, R)), np.empty(R)
-    to_unit_diagonal(Q, S, unit)
-    most = most_rounds(R)
-    for r in range(R):
-        bound[r] = upper * unit[r]
-    for i in range(lo, hi):
-        for r in range(R):
-            y[r] = min(max(Y[i, r] * unit[r], 0.0), bound[r])
-            load[r] = L[i, r] / unit[r]
-        gradient(S, load, y, g)
-        used = 0
-        while used < most:
-            bad = row_residual(S, y, g, bound)
-            if bad == 0.0 or (used > 0 and bad <= tolerance * length(S, y)):
-                break
-            used += 1
-            for _ in range(2):
-                sweep_row(S, y, g, bound)
-            gradient(S, load, y, g)
-            for _ in range(R):
-                size = free_face(y, bound, face)
-                if size == 0 or newton_on_face(S, load, y, g, bound, face[:size], C, d):
-                    break
-        rounds[i] = used
-        if used > 0:
-            for r in range(R):
-                Y[i, r] = min(y[r] / unit[r], upper)
-
-
-@kernel
-def most_rounds(R: int) -> int:
-    """After so many rounds a row is left as it is; it takes a handful."""
-    return 100 + 4 * R
-
-
-@kernel
-def to_unit_diagonal(Q: Array, S: Array, unit: Array) -> None:
-    """Q in units √Qᵣᵣ → S with a unit diagonal, and the units; an atom with Qᵣᵣ = 0 keeps its own."""
-    for r in range(Q.shape[0]):
-        unit[r] = sqrt(Q[r, r]) if Q[r, r] > 0.0 else 1.0
-    for r in range(Q.shape[0]):
-        for s in range(Q.shape[0]):
-            S[r, s] = Q[r, s] / unit[r] / unit[s]
-
-
-@kernel
-def gradient(S: Array, load: Array, y: Array, g: Array) -> None:
-    """yS − load, half of the gradient → g."""
-    for r in range(y.size):
-        total = -load[r]
-        for s in range(y.size):
-            total += S[r, s] * y[s]
-        g[r] = total
-
-
-@kernel
-def row_residual(S: Array, y: Array, g: Array, bound: Array) -> float:
-    """‖y − Π(y − g)‖; with a unit diagonal this is at least the residual with the step 1/‖S‖. A flat atom has none."""
-    total = 0.0
-    for r in range(y.size):
-        if S[r, r] > 0.0:
-            total += (y[r] - min(max(y[r] - g[r], 0.0), bound[r])) ** 2
-    return sqrt(total)
-
-
-@kernel
-def length(S: Array, y: Array) -> float:
-    """‖y‖ over the atoms that are not flat: those have units of their own."""
-    total = 0.0
-    for r in range(y.size):
-        if S[r, r] > 0.0:
-            total += y[r] * y[r]
-    return sqrt(total)
-
-
-@kernel
-def sweep_row(S: Array, y: Array, g: Array, bound: Array) -> None:
-    """Each coordinate to its own minimiser in turn; a flat one goes to the bound it is drawn to, or stays."""
-    for r in range(y.size):
-        if S[r, r] > 0.0:
-            new = min(max(y[r] - g[r] / S[r, r], 0.0), bound[r])
-        elif g[r] > 0.0:
-            new = 0.0
-        elif g[r] < 0.0 and bound[r] < inf:
-            new = bound[r]
-        else:
-            continue
-        step = new - y[r]
-        if step != 0.0:
-            y[r] = new
-            for s in range(y.size):
-                g[s] += step * S[r, s]
-
-
-@kernel
-def free_face(y: Array, bound: Array, face: Indices) -> int:
-    """The coordinates strictly inside of their bounds → face; how many they are."""
-    size = 0
-    for r in range(y.size):
-        if 0.0 < y[r] < bound[r]:
-            face[size] = r
-            size += 1
-    return size
-
-
-@kernel
-def newton_on_face(S: Array, load: Array, y: Array, g: Array, bound: Array, face: Indices, C: Array, d: Array) -> bool:
-    """A Newton step on a face and a second one to refine it; false if a bound was met, where the step ends.
-
-    y and its gradient g are written.
-    """
-    if not factor_face(S, face, C):
-        return True
-    for _ in range(2):
-        for k in range(face.size):
-            d[k] = -g[face[k]]
-        solve_factored(C, d[: face.size])
-        share, first = 1.0, -1
-        for k in range(face.size):
-            room = -y[face[k]] if d[k] < 0.0 else bound[face[k]] - y[face[k]]
-            if d[k] != 0.0 and room / d[k] < share:
-                share, first = room / d[k], k
-        for k in range(face.size):
-            y[face[k]] = min(max(y[face[k]] + share * d[k], 0.0), bound[face[k]])
-        if first >= 0:
-            y[face[first]] = 0.0 if d[first] < 0.0 else bound[face[first]]
-        gradient(S, load, y, g)
-        if first >= 0:
-            return False
-    return True
-
-
-@kernel
-def factor_face(Q: Array, face: Indices, C: Array) -> bool:
-    """Cholesky factor of Q[face, face] → C; false where that block is zero.
-
-    The block may be singular: the factor gets a ridge of rounding size. A flat direction then has no step, and a
-    direction without a minimum a huge one, which the caller stops at a bound.
-    """
-    steepest = 0.0
-    for k in range(face.size):
-        steepest = max(steepest, Q[face[k], face[k]])
-    if steepest <= 0.0:
-        return False
-    ridge = 1e-15 * face.size * steepest
-    for k in range(face.size):
-        for m in range(k):
-            total = Q[face[k], face[m]]
-            for q in range(m):
-                total -= C[k, q] * C[m, q]
-            C[k, m] = total / C[m, m]
-        total = Q[face[k], face[k]] + ridge
-        for q in range(k):
-            total -= C[k, q] ** 2
-        C[k, k] = sqrt(max(total, ridge))
-    return True
-
-
-@kernel
-def solve_factored(C: Array, d: Array) -> None:
-    """(CCᵀ)⁻¹ d → d."""
-    n = d.size
-    for k in range(n):
-        total = d[k]
-        for q in range(k):
-            total -= C[k, q] * d[q]
-        d[k] = total / C[k, k]
-    for k in range(n - 1, -1, -1):
-        total = d[k]
-        for q in range(k + 1, n):
-            total -= C[q, k] * d[q]
-        d[k] = total / C[k, k]
-
-
 # ── the sub-problem under a norm bound on each column ──────────────────────────────────────────────────────────
 
 
@@ -649,25 +477,3 @@ def sweep_columns(Q: Array, Lt: Array, bound: float, Yt: Array, work: Array) -> 
             Yt[r, i] = v
         largest = max(largest, q * sqrt(change))
     return largest
-
-
-@kernel
-def column_curvature(Q: Array, Y: Array, out: Array) -> None:
-    """Σᵢ diag(yᵢ) Q[Fᵢ, Fᵢ]⁻¹ diag(yᵢ) over the rows yᵢ with supports Fᵢ: how ‖y_r‖²/2 falls as a multiplier rises.
-
-    Minus half the Hessian, in the columns' multipliers, of the dual of the column-bounded problem. Q (R, R), Y (I, R)
-    → out (R, R).
-    """
-    R = Q.shape[0]
-    face, d, C, unbounded = np.empty(R, np.int64), np.empty(R), np.empty((R, R)), np.full(R, inf)
-    out[:, :] = 0.0
-    for i in range(Y.shape[0]):
-        size = free_face(Y[i], unbounded, face)
-        if size == 0 or not factor_face(Q, face[:size], C):
-            continue
-        for k in range(size):
-            d[:size] = 0.0
-            d[k] = 1.0
-            solve_factored(C, d[:size])
-            for m in range(size):
-                out[face[k], face[m]] += Y[i, face[k]] * d[m] * Y[i, face[m]]

@@ -12,22 +12,28 @@ not happened. `Learner` keeps the newest state.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, sqrt
+from math import isfinite, prod, sqrt
 from typing import Any
 
 import numpy as np
 
 from stream_ocpdl.errors import NumericError
-from stream_ocpdl.ocpdl import kernels
-from stream_ocpdl.ocpdl.aggregates import Aggregates, Intermediate, absorb, correlate, gram_of_atoms
-from stream_ocpdl.ocpdl.arrays import Array
+from stream_ocpdl.ocpdl import fused, kernels, rows
+from stream_ocpdl.ocpdl.aggregates import Aggregates, Intermediate, absorb, correlate, first_group, gram_of_atoms
+from stream_ocpdl.ocpdl.arrays import Array, Indices
 from stream_ocpdl.ocpdl.batch import Batch, read_batch
+from stream_ocpdl.ocpdl.constraints import NonnegativeBall
 from stream_ocpdl.ocpdl.missing import complete, encode_observed
 from stream_ocpdl.ocpdl.problem import Problem, Sets
 from stream_ocpdl.ocpdl.quadratic import objective, product
 from stream_ocpdl.ocpdl.solvers import Solution, box_solver, minimise_near
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
+
+SMALL = 1_000_000
+"""Multiplications up to which a contraction is done in one call with what belongs to it, on one thread. It depends on
+sizes alone, never on the number of threads, and so do the bits.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,6 +174,8 @@ def encode(problem: Problem, sets: Sets, loadings: Sequence[Array], batch: Batch
     The linear term is λ/2: Algorithm 4 subtracts λ from half the gradient, which minimises with 2λ. A tensor with
     missing cells has a problem of its own.
     """
+    if batch.X.size * problem.rank <= SMALL and batch.missing is None:
+        return encode_small(problem, sets, loadings, batch)
     gaps = batch.gaps
     Q = gram_of_atoms(loadings) + problem.ridge * np.eye(problem.rank)
     L = correlate(batch.X, loadings, workers) - problem.sparsity / 2
@@ -179,13 +187,37 @@ def encode(problem: Problem, sets: Sets, loadings: Sequence[Array], batch: Batch
         H[gaps], losses[gaps], more = encode_observed(problem, sets.h_max, loadings, batch, workers)
         rounds = max(rounds, more)
     at_bound = int(np.count_nonzero(H >= sets.h_max))
-    return Coding(H, losses, at_bound, rounds, rounds < kernels.most_rounds(problem.rank))
+    return Coding(H, losses, at_bound, rounds, rounds < rows.most_rounds(problem.rank))
+
+
+def encode_small(problem: Problem, sets: Sets, loadings: Sequence[Array], batch: Batch) -> Coding:
+    """The same in one call."""
+    b, R = len(batch), problem.rank
+    split = first_group(problem.shape)
+    X = batch.X.reshape(b, prod(problem.shape[:split]), -1)
+    H, products, rounds = np.zeros((b, R)), np.empty(b), np.zeros(b, np.int64)
+    U, offsets = stacked(loadings)
+    penalties = (problem.ridge, problem.sparsity)
+    fused.code(X, U, offsets, split, *penalties, sets.h_max, problem.tolerance, H, products, rounds)
+    at_bound = int(np.count_nonzero(H >= sets.h_max))
+    used = int(rounds.max())
+    return Coding(H, np.maximum(batch.energies + products, 0.0), at_bound, used, used < rows.most_rounds(R))
+
+
+def stacked(loadings: Sequence[Array]) -> tuple[Array, Indices]:
+    """All modes in one array, and where each begins."""
+    return np.concatenate(loadings), np.cumsum([0, *map(len, loadings)])
 
 
 def update_loadings(
     problem: Problem, sets: Sets, old: Sequence[Array], aggregates: Aggregates, w: float, workers: Workers = SERIAL
 ) -> Update:
     """One cycle over the modes: each minimises f̂_t over its set and radius, eq:dict_update_OCPDL."""
+    balls = all(isinstance(C, NonnegativeBall) for C in sets.loadings)
+    if balls and aggregates.B.size <= SMALL:
+        update = update_small(problem, sets, old, aggregates, w)
+        if update is not None:
+            return update
     intermediate = Intermediate(aggregates, old, workers)
     constant = aggregates.E + problem.sparsity * aggregates.P + problem.ridge * float(np.trace(aggregates.A))
     solutions: list[Solution] = []
@@ -204,4 +236,30 @@ def update_loadings(
         radius_active=tuple(solution.multiplier > 0.0 for solution in solutions),
         rounds=tuple(solution.rounds for solution in solutions),
         settled=tuple(solution.settled for solution in solutions),
+    )
+
+
+def update_small(
+    problem: Problem, sets: Sets, old: Sequence[Array], aggregates: Aggregates, w: float
+) -> Update | None:
+    """The same in one call, if no bound and no radius is active."""
+    split, n = first_group(problem.shape), problem.modes
+    B = aggregates.B.reshape(problem.rank, prod(problem.shape[:split]), -1)
+    U, offsets = stacked(old)
+    new, surrogates, movements, rounds = np.empty_like(U), np.empty(2), np.empty(n), np.zeros(n, np.int64)
+    bounds = np.array([C.bound for C in sets.loadings if isinstance(C, NonnegativeBall)])
+    radii = w * np.array(sets.radii)
+    done = fused.cycle(
+        aggregates.A, B, U, offsets, split, bounds, radii, problem.tolerance, new, surrogates, movements, rounds
+    )
+    if done < n:
+        return None
+    constant = aggregates.E + problem.sparsity * aggregates.P + problem.ridge * float(np.trace(aggregates.A))
+    return Update(
+        loadings=tuple(new[offsets[i] : offsets[i + 1]] for i in range(n)),
+        before=constant + float(surrogates[0]),
+        after=constant + float(surrogates[1]),
+        radius_active=(False,) * n,
+        rounds=tuple(map(int, rounds)),
+        settled=(True,) * n,
     )

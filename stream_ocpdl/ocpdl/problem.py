@@ -12,7 +12,7 @@ means nothing. Then columns have norm at most one, and the penalty itself bounds
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, inf, isfinite, prod, sqrt
 from operator import index
 from typing import Literal
@@ -90,6 +90,7 @@ class Problem:
     seed: int = 0
     tolerance: float = 1e-10
     missing: Literal["reject", "impute"] = "reject"
+    _known: dict[float, Sets] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         try:
@@ -133,7 +134,7 @@ class Problem:
     @property
     def nonnegative(self) -> bool:
         """Whether loadings and codes are nonnegative in every mode, so that negative data make no sense."""
-        return all(C.nonnegative for C in self.sets(1.0).loadings)
+        return all(C.nonnegative for C in self._constraints(1.0))
 
     def digest(self) -> str:
         """SHA-256 of everything that decides the bits of a state besides the data."""
@@ -164,6 +165,12 @@ class Problem:
 
     def sets(self, scale: float) -> Sets:
         """Constraints, radii and the box of the codes, for data of typical norm `scale`."""
+        if scale not in self._known:
+            self._known.clear()
+            self._known[scale] = self._sets(scale)
+        return self._known[scale]
+
+    def _sets(self, scale: float) -> Sets:
         column = scale ** (1 / self.modes)
         constraints = self._constraints(MARGIN * sqrt(self.rank) * column)
         bounds = [C.norm_bound(rows, self.rank) for C, rows in zip(constraints, self.shape, strict=True)]
