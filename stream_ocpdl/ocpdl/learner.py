@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from stream_ocpdl.errors import NumericError
-from stream_ocpdl.ocpdl import kernels
+from stream_ocpdl.ocpdl import kernels, rows
 from stream_ocpdl.ocpdl.aggregates import Aggregates, Intermediate, absorb, correlate, gram_of_atoms
 from stream_ocpdl.ocpdl.arrays import Array
 from stream_ocpdl.ocpdl.batch import Batch, read_batch
@@ -179,7 +179,7 @@ def encode(problem: Problem, sets: Sets, loadings: Sequence[Array], batch: Batch
         H[gaps], losses[gaps], more = encode_observed(problem, sets.h_max, loadings, batch, workers)
         rounds = max(rounds, more)
     at_bound = int(np.count_nonzero(H >= sets.h_max))
-    return Coding(H, losses, at_bound, rounds, rounds < kernels.most_rounds(problem.rank))
+    return Coding(H, losses, at_bound, rounds, rounds < rows.most_rounds(problem.rank))
 
 
 def update_loadings(

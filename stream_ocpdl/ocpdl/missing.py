@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stream_ocpdl.ocpdl import kernels
+from stream_ocpdl.ocpdl import kernels, rows
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.batch import Batch
 from stream_ocpdl.ocpdl.problem import Problem
@@ -48,7 +48,7 @@ def encode_observed(
             kernels.observed_normal(fibres(batch.X[j]), V, U, Q, L[0])
             Q += ridge
             L -= problem.sparsity / 2
-            kernels.solve_rows(0, 1, Q, L, h_max, problem.tolerance, h, rounds[k : k + 1])
+            rows.solve_rows(0, 1, Q, L, h_max, problem.tolerance, h, rounds[k : k + 1])
             kernels.multiply(h, Q, QH)
             losses[k] = max(batch.energies[j] + kernels.inner(h, QH - 2.0 * L), 0.0)
 

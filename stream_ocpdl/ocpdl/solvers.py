@@ -16,7 +16,7 @@ from math import frexp, inf, isfinite, sqrt
 
 import numpy as np
 
-from stream_ocpdl.ocpdl import kernels
+from stream_ocpdl.ocpdl import kernels, rows
 from stream_ocpdl.ocpdl.arrays import Array, Indices
 from stream_ocpdl.ocpdl.constraints import Constraint, NonnegativeBall, NonnegativeColumns
 from stream_ocpdl.ocpdl.quadratic import half_gradient, largest_diagonal, largest_row, moved, norm, product
@@ -97,8 +97,8 @@ def solver_of(C: Constraint, tolerance: float, workers: Workers = SERIAL) -> Sol
     """The solver that suits a set."""
     match C:
         case NonnegativeBall(bound):
-            rows = box_solver(inf, tolerance, workers)
-            return lambda Q, L, start: within_ball(rows, Q, L, np.zeros_like(start), bound, start)
+            box = box_solver(inf, tolerance, workers)
+            return lambda Q, L, start: within_ball(box, Q, L, np.zeros_like(start), bound, start)
         case NonnegativeColumns(bound):
             return columns_solver(bound, tolerance, workers)
         case _:
@@ -113,9 +113,9 @@ def box_solver(upper: float, tolerance: float, workers: Workers = SERIAL) -> Sol
 
     def solve(Q: Array, L: Array, start: Array) -> Solution:
         Y, rounds = start.copy(), np.zeros(len(start), np.int64)
-        workers.run(kernels.solve_rows, len(Y), 10.0 * Q.size, Q, L, upper, tolerance, Y, rounds)
+        workers.run(rows.solve_rows, len(Y), 10.0 * Q.size, Q, L, upper, tolerance, Y, rounds)
         used = int(rounds.max())
-        return Solution(Y, used, settled=used < kernels.most_rounds(len(Q)))
+        return Solution(Y, used, settled=used < rows.most_rounds(len(Q)))
 
     return solve
 
@@ -224,7 +224,7 @@ def priced_columns(
     Y(ν) minimises over Y ≥ 0 with Q + diag(ν). The dual function −⟨Y(ν), L⟩ − bound² Σν is concave, with gradient
     ‖y_r‖² − bound².
     """
-    rows, limit = box_solver(inf, max(1e-3 * tolerance, 1e-14), workers), bound * bound
+    box, limit = box_solver(inf, max(1e-3 * tolerance, 1e-14), workers), bound * bound
     slack = np.sum(start * start, axis=0) - limit
     pull = -np.sum(start * half_gradient(start, Q, L), axis=0)
     nu = np.where(slack > -1e-6 * limit, np.maximum(pull, 0.0), 0.0) / limit
@@ -232,7 +232,7 @@ def priced_columns(
     step = np.zeros_like(nu)
     for _ in range(60):
         trial = np.maximum(nu + step, 0.0)
-        found = rows(Q + np.diag(trial), L, Y)
+        found = box(Q + np.diag(trial), L, Y)
         rounds += found.rounds
         reached = -kernels.inner(found.Y, L) - limit * float(trial.sum())
         if reached < value - 1e-13 * abs(value) and np.abs(step).max() > 1e-15 * np.abs(nu).max():
@@ -250,10 +250,10 @@ def priced_columns(
 def newton_step(Q: Array, Y: Array, slack: Array, free: Indices) -> Array:
     """The step of the multipliers that would bring the free columns' norms to the bound."""
     curvature, work, step = np.empty_like(Q), np.empty_like(Q), np.zeros(len(Q))
-    kernels.column_curvature(Q, Y, curvature)
-    if kernels.factor_face(curvature, free, work):
+    rows.column_curvature(Q, Y, curvature)
+    if rows.factor_face(curvature, free, work):
         d = 0.5 * slack[free]
-        kernels.solve_factored(work, d)
+        rows.solve_factored(work, d)
         step[free] = d
     return step
 
