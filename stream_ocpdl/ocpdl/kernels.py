@@ -1,6 +1,6 @@
-"""Every compiled function of the package.
+"""The compiled functions of the package, but for the row solver, which is in `rows`.
 
-They live in one file because Numba's cache does not notice a change in a function defined in another one. They
+Functions that call each other live in one file because Numba's cache does not notice a change in another one. They
 are serial, release the GIL, and take first a range [lo, hi) of *independent* outputs: `workers.Workers` runs
 several ranges side by side. What an output is computed from, and in which order, never depends on the range, so
 results do not depend on the number of threads, to the last bit.
@@ -12,7 +12,7 @@ Shapes: R atoms, M = I₁⋯Iₙ cells, b tensors. Reductions are accumulated in
 """
 
 from collections.abc import Callable
-from math import inf, sqrt
+from math import sqrt
 from typing import Any, TypeVar, cast
 
 import numba

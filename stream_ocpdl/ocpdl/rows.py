@@ -22,16 +22,29 @@ change in a function defined in another file.
 import operator
 from collections.abc import Callable
 from math import inf, sqrt
-from typing import Any
+from typing import Any, TypeVar, cast
 
+import numba
+import numba.extending
 import numpy as np
 from llvmlite import ir
-from numba.core import types
-from numba.core.typing.templates import signature
-from numba.extending import lower_builtin, models, register_model, type_callable
+from numba import types
+from numba.core import typing
 
 from stream_ocpdl.ocpdl.arrays import Array, Indices
 from stream_ocpdl.ocpdl.kernels import kernel
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def part(function: F) -> F:
+    """A part of `solve_rows`, laid into it: to hand over arrays takes as long as a round of small rows.
+
+    Products and sums are contracted, but sums are added in the order that is written: see `free_somewhere`.
+    """
+    compiled = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"}, forceinline=True)
+    return cast(F, compiled(function))
+
 
 GROUP = 8
 """Rows that are solved side by side: one register with AVX-512, two with AVX2, four with NEON."""
@@ -43,9 +56,9 @@ Where it is not free y is zero, unless the atom is flat."""
 ROW, USED, LEFT = 0, 1, 2
 """And its tags (3, GROUP): which row is in the lane, −1 for none; the rounds it took, and those it may still take."""
 
-BAD, LENGTH, OUTSIDE, CHANGED, FLATTEST = 0, 1, 2, 3, 4
+BAD, LENGTH, OUTSIDE, CHANGED, PIVOT = 0, 1, 2, 3, 4
 """What a verdict (5, 1, GROUP) says: the squares of residual and length, how far the point is out of the box, how many
-coordinates join or leave the face, and the inverse of the face's smallest pivot."""
+coordinates join or leave the face, and the smallest pivot of the face."""
 
 STEP, SCALE, TOP, BOTTOM = 0, 1, 2, 3
 """The work of a round (4, n, GROUP): the step on the face, and of the factor CDCᵀ 1/D and two rows of CD."""
@@ -59,8 +72,8 @@ COLD, WARM = 8, 1
 PATIENCE = 12
 """Rounds before a row is left to `solve_row`; most take one to five."""
 
-STEEP = 1e12
-"""A face with a pivot below the inverse of this is left to `solve_row`, which has a ridge."""
+FLAT = 1e-12
+"""A face with a pivot below this is left to `solve_row`, which knows a ridge."""
 
 
 # ── lanes: in Python a row of GROUP doubles, compiled a vector register ────────────────────────────────────────
@@ -68,7 +81,7 @@ STEEP = 1e12
 
 def take(a: Array, m: int, k: int) -> Array:
     """a[m, k], of an array (…, n, GROUP)."""
-    return a[m, k].copy()
+    return np.array(a[m, k])
 
 
 def put(a: Array, m: int, k: int, v: Array) -> None:
@@ -87,8 +100,8 @@ def larger(a: Array, b: Array) -> Array:
 
 
 def smaller(a: Array, b: Array) -> Array:
-    """b where b < a, else a."""
-    return np.where(b < a, b, a)
+    """b where a > b, else a."""
+    return np.where(a > b, b, a)
 
 
 def above(a: Array, b: Array) -> Array:
@@ -96,107 +109,89 @@ def above(a: Array, b: Array) -> Array:
     return np.where(a > b, 1.0, 0.0)
 
 
-class Lanes(types.Type):  # type: ignore[misc]
-    """Numba's type of a vector register."""
+def some(a: Array) -> bool:
+    """Whether a lane is above zero."""
+    return bool(np.any(a > 0.0))
+
+
+class Lanes(types.Type):
+    """Numba's name for such a register."""
 
     def __init__(self) -> None:
         super().__init__("Lanes")
 
 
-VECTOR = ir.VectorType(ir.DoubleType(), GROUP)
+LANES, ARRAY, INDEX = Lanes(), types.Array, types.intp
+REGISTER = ir.VectorType(ir.DoubleType(), GROUP)
+ZERO, ONE = ir.Constant(REGISTER, [0.0] * GROUP), ir.Constant(REGISTER, [1.0] * GROUP)
+NUMBA: Any = numba.extending
+NUMBA.register_model(Lanes)(lambda manager, kind: NUMBA.models.PrimitiveModel(manager, kind, REGISTER))
 
 
-@register_model(Lanes)  # type: ignore[misc]
-class LanesModel(models.PrimitiveModel):  # type: ignore[misc]
-    """Its machine representation."""
-
-    def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, VECTOR)
-
-
-def instruction(function: Any, result: Any, *kinds: Any) -> Callable[[Any], Any]:
-    """What a function of lanes is in compiled code: the decorated function emits it."""
+def instruction(function: Any, result: Any, kinds: tuple[Any, ...], emit: Callable[..., Any]) -> None:
+    """Compiled, a function of lanes is what `emit` writes with LLVM's builder."""
+    names: Any = typing
+    wanted = {LANES: Lanes, ARRAY: ARRAY}
 
     def chosen(*args: Any) -> Any:
-        fits = all(fit(arg, kind) for arg, kind in zip(args, kinds, strict=True))
-        exact = (arg if kind is types.Array else kind for arg, kind in zip(args, kinds, strict=True))
-        return signature(result, *exact) if fits else None
+        if all(isinstance(arg, wanted.get(kind, types.Number)) for arg, kind in zip(args, kinds, strict=True)):
+            return names.signature(
+                result, *(arg if kind is ARRAY else kind for arg, kind in zip(args, kinds, strict=True))
+            )
+        return None
 
-    def fit(arg: Any, kind: Any) -> bool:
-        return isinstance(arg, (Lanes if kind == LANES else types.Array if kind is types.Array else types.Number))
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        if kinds[0] is ARRAY:
+            args = (context.make_array(sig.args[0])(context, builder, args[0]), *args[1:])
+        written = emit(builder, *args)
+        return context.get_dummy_value() if result == types.none else written
 
-    by_arity: dict[int, Callable[..., Any]] = {
+    by_arity: dict[int, Any] = {  # Numba looks at the names of arguments
         1: lambda a: chosen(a),
         2: lambda a, b: chosen(a, b),
         3: lambda a, b, c: chosen(a, b, c),
         4: lambda a, b, c, d: chosen(a, b, c, d),
     }
-    type_callable(function)(lambda _: by_arity[len(kinds)])
-    return lower_builtin(function, *kinds)  # type: ignore[no-any-return]
+    NUMBA.type_callable(function)(lambda _: by_arity[len(kinds)])
+    NUMBA.lower_builtin(function, *kinds)(lower)
 
 
-LANES = Lanes()
-ZERO, ONE = ir.Constant(VECTOR, [0.0] * GROUP), ir.Constant(VECTOR, [1.0] * GROUP)
-
-
-def address(context: Any, builder: Any, kind: Any, a: Any, m: Any, k: Any) -> Any:
+def address(builder: Any, a: Any, m: Any, k: Any) -> Any:
     """Where a[m, k] begins."""
-    array = context.make_array(kind)(context, builder, a)
-    row = builder.add(builder.mul(m, builder.extract_value(array.shape, 1)), k)
-    return builder.bitcast(builder.gep(array.data, [builder.mul(row, row.type(GROUP))]), VECTOR.as_pointer())
+    row = builder.add(builder.mul(m, builder.extract_value(a.shape, 1)), k)
+    return builder.bitcast(builder.gep(a.data, [builder.mul(row, row.type(GROUP))]), REGISTER.as_pointer())
 
 
-@instruction(take, LANES, types.Array, types.intp, types.intp)
-def emit_take(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return builder.load(address(context, builder, sig.args[0], *args), align=8)
+def broadcast(builder: Any, x: Any) -> Any:
+    """A number in each lane."""
+    nothing, zeros = ir.Constant(REGISTER, ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), GROUP), [0] * GROUP)
+    return builder.shuffle_vector(builder.insert_element(nothing, x, ir.IntType(32)(0)), nothing, zeros)
 
 
-@instruction(put, types.none, types.Array, types.intp, types.intp, LANES)
-def emit_put(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    builder.store(args[3], address(context, builder, sig.args[0], *args[:3]), align=8)
-    return context.get_dummy_value()
+def compare(builder: Any, sign: str, a: Any, b: Any, then: Any, otherwise: Any) -> Any:
+    """Lane by lane one or the other."""
+    return builder.select(builder.fcmp_ordered(sign, a, b), then, otherwise)
 
 
-@instruction(spread, LANES, types.float64)
-def emit_spread(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    nothing, first = ir.Constant(VECTOR, ir.Undefined), ir.IntType(32)(0)
-    zeros = ir.Constant(ir.VectorType(ir.IntType(32), GROUP), [0] * GROUP)
-    return builder.shuffle_vector(builder.insert_element(nothing, args[0], first), nothing, zeros)
+def not_zero(builder: Any, bits: Any) -> Any:
+    """Whether a bit is set."""
+    number = builder.bitcast(bits, ir.IntType(GROUP))
+    return builder.icmp_unsigned("!=", number, number.type(0))
 
 
-@instruction(larger, LANES, LANES, LANES)
-def emit_larger(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return builder.select(builder.fcmp_ordered("<", *args), args[1], args[0])
-
-
-@instruction(smaller, LANES, LANES, LANES)
-def emit_smaller(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return builder.select(builder.fcmp_ordered(">", *args), args[1], args[0])
-
-
-@instruction(above, LANES, LANES, LANES)
-def emit_above(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return builder.select(builder.fcmp_ordered(">", *args), ONE, ZERO)
-
-
-@instruction(operator.add, LANES, LANES, LANES)
-def emit_add(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return builder.fadd(*args)
-
-
-@instruction(operator.sub, LANES, LANES, LANES)
-def emit_subtract(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return builder.fsub(*args)
-
-
-@instruction(operator.mul, LANES, LANES, LANES)
-def emit_multiply(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return builder.fmul(*args)
-
-
-@instruction(operator.truediv, LANES, LANES, LANES)
-def emit_divide(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return builder.fdiv(*args)
+instruction(take, LANES, (ARRAY, INDEX, INDEX), lambda b, a, m, k: b.load(address(b, a, m, k), align=8))
+instruction(
+    put, types.none, (ARRAY, INDEX, INDEX, LANES), lambda b, a, m, k, v: b.store(v, address(b, a, m, k), align=8)
+)
+instruction(spread, LANES, (types.float64,), broadcast)
+instruction(larger, LANES, (LANES, LANES), lambda b, x, y: compare(b, "<", x, y, y, x))
+instruction(smaller, LANES, (LANES, LANES), lambda b, x, y: compare(b, ">", x, y, y, x))
+instruction(above, LANES, (LANES, LANES), lambda b, x, y: compare(b, ">", x, y, ONE, ZERO))
+instruction(some, types.boolean, (LANES,), lambda b, x: not_zero(b, b.fcmp_ordered(">", x, ZERO)))
+instruction(operator.add, LANES, (LANES, LANES), lambda b, x, y: b.fadd(x, y))
+instruction(operator.sub, LANES, (LANES, LANES), lambda b, x, y: b.fsub(x, y))
+instruction(operator.mul, LANES, (LANES, LANES), lambda b, x, y: b.fmul(x, y))
+instruction(operator.truediv, LANES, (LANES, LANES), lambda b, x, y: b.fdiv(x, y))
 
 
 # ── all rows ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -206,39 +201,29 @@ def emit_divide(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 def solve_rows(lo: int, hi: int, Q: Array, L: Array, upper: float, tolerance: float, Y: Array, rounds: Indices) -> None:
     """min of yQyᵀ − 2⟨y, l⟩ over 0 ≤ y ≤ upper for each row l of L in [lo, hi); Y holds the start, then the minimisers.
 
-    rounds[i] says after how many rounds. There is at least one: where Q is nearly flat, a start may satisfy the
+    The start is in the box. rounds[i] says after how many rounds it ended. There is at least one: where Q is nearly flat, a start may satisfy the
     tolerance and still be far from the minimiser. Only a start that satisfies it exactly stays.
     """
     n = Q.shape[0] + Q.shape[0] % 2  # a factor is made two rows at a time: where R is odd, a flat atom is added
     S, unit, inverse, bound = np.empty((n, n)), np.empty(n), np.empty(n), np.empty(n)
     to_unit_diagonal(Q, upper, S, unit, inverse, bound)
-    space = aligned(n * n + 12 * n + 5)
-    C, work = space[: n * n].reshape(n, n, GROUP), space[n * n : n * n + 4 * n].reshape(4, n, GROUP)
-    fresh, waiting = space[n * n + 4 * n : n * n + 8 * n].reshape(4, n, GROUP), space[n * n + 8 * n : -5].reshape(4, n, GROUP)
-    verdict = space[-5:].reshape(5, 1, GROUP)
-    fresh[:, :, :] = 0.0
-    waiting[:, :, :] = 0.0
-    tags, later = np.full((3, GROUP), -1), np.full((3, GROUP), -1)
-    size, hard = 0, 0
-    for first in range(lo, hi, GROUP):
-        enter(first, min(first + GROUP, hi), Y, L, unit, inverse, bound, fresh, tags)
-        sweeps(S, bound, fresh, tags, verdict, rounds)
-        newton(S, bound, C, work, fresh, verdict)
-        hard += leave(fresh, tags, verdict, tolerance, upper, inverse, Y, rounds)
-        for j in range(GROUP):
-            if tags[ROW, j] >= 0:
-                move(fresh, tags, j, waiting, later, size)
-                size += 1
-                while size == GROUP:
-                    gradients(S, waiting)
-                    newton(S, bound, C, work, waiting, verdict)
-                    hard += leave(waiting, later, verdict, tolerance, upper, inverse, Y, rounds)
-                    size = close_ranks(waiting, later)
-    while size > 0:
-        gradients(S, waiting)
-        newton(S, bound, C, work, waiting, verdict)
-        hard += leave(waiting, later, verdict, tolerance, upper, inverse, Y, rounds)
-        size = close_ranks(waiting, later)
+    C, work, verdict = aligned(n, n), aligned(4, n), aligned(5, 1)
+    fresh, tags = empty_group(n)
+    waiting, later = empty_group(n)
+    which = np.empty(n, np.int64)
+    first, size, hard = lo, 0, 0
+    while first < hi or size > 0:
+        if first < hi and size < GROUP:
+            enter(first, min(first + GROUP, hi), Y, L, unit, inverse, bound, fresh, tags)
+            sweeps(S, bound, fresh, tags, verdict, rounds)
+            newton(S, bound, C, work, which, fresh, verdict)
+            hard += leave(fresh, tags, verdict, tolerance, upper, inverse, Y, rounds)
+            first += GROUP
+        else:
+            gradients(S, waiting)
+            newton(S, bound, C, work, which, waiting, verdict)
+            hard += leave(waiting, later, verdict, tolerance, upper, inverse, Y, rounds)
+        size = regroup(fresh, tags, waiting, later)
     if hard > 0:
         for i in range(lo, hi):
             if rounds[i] == HARD:
@@ -263,30 +248,39 @@ def to_unit_diagonal(Q: Array, upper: float, S: Array, unit: Array, inverse: Arr
 
 
 @kernel
-def aligned(n: int) -> Array:
-    """An array (n, GROUP) that begins with a cache line, so that a register is read from one line and not from two."""
-    raw = np.empty((n + 1) * GROUP)
+def aligned(m: int, n: int) -> Array:
+    """An array (m, n, GROUP) that begins with a cache line, so that no register is read from two."""
+    raw = np.empty((m * n + 1) * GROUP)
     skip = -(raw.ctypes.data // 8) % GROUP
-    return raw[skip : skip + n * GROUP].reshape(n, GROUP)
+    return raw[skip : skip + m * n * GROUP].reshape(m, n, GROUP)
 
 
 @kernel
-def enter(first: int, last: int, Y: Array, L: Array, unit: Array, inverse: Array, bound: Array, group: Array, tags: Indices) -> None:
+def empty_group(n: int) -> tuple[Array, Indices]:
+    """A group without rows, and its tags."""
+    group, tags = aligned(4, n), np.empty((3, GROUP), np.int64)
+    group[:] = 0.0
+    tags[:] = -1
+    return group, tags
+
+
+@part
+def enter(
+    first: int, last: int, Y: Array, L: Array, unit: Array, inverse: Array, bound: Array, group: Array, tags: Indices
+) -> None:
     """The rows [first, last) take the lanes of a group; lanes that stay empty have zeros."""
-    R, count = L.shape[1], last - first
-    for j in range(count):
+    for r in range(group.shape[1]):
+        put(group, POINT, r, spread(0.0))
+        put(group, LOAD, r, spread(0.0))
+    tags[ROW, :] = -1
+    for j in range(last - first):
         tags[ROW, j], tags[USED, j], tags[LEFT, j] = first + j, 0, PATIENCE
-        for r in range(R):
+        for r in range(L.shape[1]):
             group[POINT, r, j] = min(max(Y[first + j, r] * unit[r], 0.0), bound[r])
             group[LOAD, r, j] = L[first + j, r] * inverse[r]
-    for j in range(count, GROUP):
-        tags[ROW, j] = -1
-        for r in range(R):
-            group[POINT, r, j] = 0.0
-            group[LOAD, r, j] = 0.0
 
 
-@kernel
+@part
 def move(source: Array, labels: Indices, j: int, group: Array, tags: Indices, k: int) -> None:
     """Lane j of one group → lane k of another."""
     for t in range(3):
@@ -297,24 +291,39 @@ def move(source: Array, labels: Indices, j: int, group: Array, tags: Indices, k:
         group[FACE, r, k] = source[FACE, r, j]
 
 
-@kernel
-def close_ranks(group: Array, tags: Indices) -> int:
-    """The rows that are left move to the first lanes; how many they are."""
+@part
+def regroup(fresh: Array, tags: Indices, waiting: Array, later: Indices) -> int:
+    """Rows that wait move to the first lanes, and fresh ones that need another round join them; how many wait then.
+
+    Fresh rows for which there is no lane stay where they are: no others enter until all of them wait.
+    """
     size = 0
     for j in range(GROUP):
-        if tags[ROW, j] >= 0:
+        if later[ROW, j] >= 0:
             if size < j:
-                move(group, tags, j, group, tags, size)
-                tags[ROW, j] = -1
+                move(waiting, later, j, waiting, later, size)
+                later[ROW, j] = -1
+            size += 1
+    for j in range(GROUP):
+        if tags[ROW, j] >= 0 and size < GROUP:
+            move(fresh, tags, j, waiting, later, size)
+            tags[ROW, j] = -1
             size += 1
     return size
 
 
-@kernel
+@part
 def leave(
-    group: Array, tags: Indices, verdict: Array, tolerance: float, upper: float, inverse: Array, Y: Array, rounds: Indices
+    group: Array,
+    tags: Indices,
+    verdict: Array,
+    tolerance: float,
+    upper: float,
+    inverse: Array,
+    Y: Array,
+    rounds: Indices,
 ) -> int:
-    """After a round: rows that are done leave their lanes for Y, and those without rounds left as HARD. How many these are.
+    """After a round: rows that are done leave their lanes for Y, and those that had their rounds as HARD; how many.
 
     A face that stays is the right one: a point that is not exact by then gets a second step on it, as a refinement.
     """
@@ -325,7 +334,7 @@ def leave(
             continue
         tags[USED, j] += 1
         tags[LEFT, j] -= 1
-        steep, inside = verdict[FLATTEST, 0, j] <= STEEP, verdict[OUTSIDE, 0, j] <= 0.0
+        steep, inside = verdict[PIVOT, 0, j] >= FLAT, verdict[OUTSIDE, 0, j] <= 0.0
         if steep and inside and verdict[BAD, 0, j] <= tolerance**2 * verdict[LENGTH, 0, j]:
             for r in range(Y.shape[1]):
                 Y[i, r] = min(group[POINT, r, j] * inverse[r], upper)
@@ -344,9 +353,12 @@ def leave(
 # ── a group of rows ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@kernel
+@part
 def sweeps(S: Array, bound: Array, group: Array, tags: Indices, verdict: Array, rounds: Indices) -> None:
-    """Coordinate descent from the start, longer if it is zero: a guess of the face. A start that is exact leaves."""
+    """Coordinate descent from the start, longer if it is zero: a guess of the face. A start that is exact leaves.
+
+    While it lasts SLOPE holds y − slope, the point to which each coordinate would go by itself: see `sweep`.
+    """
     gradients(S, group)
     judge(S, bound, group, verdict)
     most = 0
@@ -357,13 +369,27 @@ def sweeps(S: Array, bound: Array, group: Array, tags: Indices, verdict: Array, 
         many = 0 if tags[ROW, j] < 0 else COLD if verdict[LENGTH, 0, j] == 0.0 else WARM
         verdict[CHANGED, 0, j] = many
         most = max(most, many)
-    for k in range(most):
-        sweep(S, bound, group, above(take(verdict, CHANGED, 0), spread(k)))
     for r in range(S.shape[0]):
+        if S[r, r] <= 0.0:
+            put(group, POINT, r, drawn(bound[r], take(group, POINT, r), take(group, SLOPE, r)))
+        put(group, SLOPE, r, take(group, POINT, r) - take(group, SLOPE, r))
+    for k in range(most):
+        sweep(S, group, above(take(verdict, CHANGED, 0), spread(k)))
+    for r in range(S.shape[0]):
+        put(group, SLOPE, r, take(group, POINT, r) - take(group, SLOPE, r))
         put(group, FACE, r, above(take(group, POINT, r), spread(0.0 if S[r, r] > 0.0 else inf)))
 
 
-@kernel
+@part
+def drawn(bound: float, y: Array, slope: Array) -> Array:
+    """The bound to which a flat coordinate is drawn, or where it is."""
+    y = y - above(slope, spread(0.0)) * y
+    if bound < inf:
+        y = y + above(spread(0.0), slope) * (spread(bound) - y)
+    return y
+
+
+@part
 def gradients(S: Array, group: Array) -> None:
     """yS − l → slope."""
     for r in range(0, S.shape[0], 2):
@@ -376,43 +402,64 @@ def gradients(S: Array, group: Array) -> None:
         put(group, SLOPE, r + 1, b)
 
 
-@kernel
-def sweep(S: Array, bound: Array, group: Array, moves: Array) -> None:
-    """Each coordinate to its own minimiser in turn, in the lanes where `moves` is 1, not 0; y and slope are written.
+@part
+def sweep(S: Array, group: Array, moves: Array) -> None:
+    """Each coordinate to its own minimiser over y ≥ 0 in turn, in the lanes where `moves` is 1, not 0.
 
-    Two at a time, so that the slopes are written half as often.
+    With a unit diagonal that is y − slope, if not below zero, and does not depend on y itself. Two coordinates at a
+    time, so that the others are written half as often.
     """
+    zero = spread(0.0)
     for r in range(0, S.shape[0], 2):
-        a = own_step(S[r, r], bound[r], take(group, POINT, r), take(group, SLOPE, r)) * moves
-        slope = take(group, SLOPE, r + 1) + a * spread(S[r, r + 1])
-        b = own_step(S[r + 1, r + 1], bound[r + 1], take(group, POINT, r + 1), slope) * moves
-        put(group, POINT, r, take(group, POINT, r) + a)
-        put(group, POINT, r + 1, take(group, POINT, r + 1) + b)
+        a, b, goal, next_goal = zero, zero, take(group, SLOPE, r), take(group, SLOPE, r + 1)
+        if S[r, r] > 0.0:
+            y = take(group, POINT, r)
+            a = (larger(goal, zero) - y) * moves
+            put(group, POINT, r, y + a)
+            next_goal = next_goal - a * spread(S[r, r + 1])
+        if S[r + 1, r + 1] > 0.0:
+            y = take(group, POINT, r + 1)
+            b = (larger(next_goal, zero) - y) * moves
+            put(group, POINT, r + 1, y + b)
+            goal = goal - b * spread(S[r, r + 1])
         for s in range(S.shape[0]):
-            put(group, SLOPE, s, take(group, SLOPE, s) + a * spread(S[r, s]) + b * spread(S[r + 1, s]))
+            put(group, SLOPE, s, take(group, SLOPE, s) - a * spread(S[r, s]) - b * spread(S[r + 1, s]))
+        put(group, SLOPE, r, goal)
+        put(group, SLOPE, r + 1, next_goal)
 
 
-@kernel
-def own_step(steepness: float, bound: float, y: Array, slope: Array) -> Array:
-    """To the coordinate's own minimiser; if the atom is flat, to the bound that it is drawn to."""
-    if steepness > 0.0:
-        return smaller(larger(y - slope, spread(0.0)), spread(bound)) - y
-    down, up = above(slope, spread(0.0)), above(spread(0.0), slope)
-    return up * (spread(bound) - y) - down * y if bound < inf else spread(0.0) - down * y
-
-
-@kernel
-def newton(S: Array, bound: Array, C: Array, work: Array, group: Array, verdict: Array) -> None:
+@part
+def newton(S: Array, bound: Array, C: Array, work: Array, which: Indices, group: Array, verdict: Array) -> None:
     """Each row to the minimiser on its face, whether that is in the box or not; then its verdict and its next face."""
-    factor(S, group, C, work, verdict)
-    solve(C, work, group)
-    for r in range(S.shape[0]):
-        put(group, POINT, r, take(group, POINT, r) + take(work, STEP, r))
+    size = free_somewhere(group, which)
+    factor(S, group, which[:size], C, work, verdict)
+    solve(group, which[:size], C, work)
+    for k in range(size):
+        put(group, POINT, which[k], take(group, POINT, which[k]) + take(work, STEP, k))
     gradients(S, group)
     judge(S, bound, group, verdict)
 
 
-@kernel
+@part
+def free_somewhere(group: Array, which: Indices) -> int:
+    """The coordinates that are free in some lane, and one more if they are odd in number → which; how many.
+
+    Others would only add exact zeros to what follows, so that no lane notices whether they are there.
+    """
+    size, other = 0, 0
+    for r in range(which.size):
+        if some(take(group, FACE, r)):
+            which[size] = r
+            size += 1
+        else:
+            other = r
+    if size % 2 == 1:
+        which[size] = other
+        size += 1
+    return size
+
+
+@part
 def judge(S: Array, bound: Array, group: Array, verdict: Array) -> None:
     """BAD, LENGTH, OUTSIDE and CHANGED → verdict; the next face, and its point, which is not below zero → group.
 
@@ -437,19 +484,22 @@ def judge(S: Array, bound: Array, group: Array, verdict: Array) -> None:
     put(verdict, CHANGED, 0, changed)
 
 
-@kernel
-def factor(S: Array, group: Array, C: Array, work: Array, verdict: Array) -> None:
-    """S on each lane's face, and the identity elsewhere, = CDCᵀ → C (below its diagonal of ones), 1/D → SCALE, FLATTEST.
+@part
+def factor(S: Array, group: Array, which: Indices, C: Array, work: Array, verdict: Array) -> None:
+    """S on each lane's face, and the identity elsewhere, = CDCᵀ → C (below its diagonal of ones), 1/D → SCALE; PIVOT.
 
     Two rows of C at a time, against two rows above them: four sums run for four registers that are read.
     """
-    one, flattest = spread(1.0), spread(0.0)
-    for k in range(0, S.shape[0], 2):
-        f, g = take(group, FACE, k), take(group, FACE, k + 1)
+    one = spread(1.0)
+    smallest = one
+    for k in range(0, which.size, 2):
+        i, j = which[k], which[k + 1]
+        f, g = take(group, FACE, i), take(group, FACE, j)
         for q in range(0, k, 2):
-            u, v = take(group, FACE, q), take(group, FACE, q + 1)
-            a, b = spread(S[k, q]) * (f * u), spread(S[k, q + 1]) * (f * v)
-            c, d = spread(S[k + 1, q]) * (g * u), spread(S[k + 1, q + 1]) * (g * v)
+            m, o = which[q], which[q + 1]
+            u, v = take(group, FACE, m), take(group, FACE, o)
+            a, b = spread(S[i, m]) * (f * u), spread(S[i, o]) * (f * v)
+            c, d = spread(S[j, m]) * (g * u), spread(S[j, o]) * (g * v)
             for s in range(q):
                 top, bottom = take(work, TOP, s), take(work, BOTTOM, s)
                 left, right = take(C, q, s), take(C, q + 1, s)
@@ -460,7 +510,7 @@ def factor(S: Array, group: Array, C: Array, work: Array, verdict: Array) -> Non
             put(work, BOTTOM, q, c)
             put(work, TOP, q + 1, b - a * right)
             put(work, BOTTOM, q + 1, d - c * right)
-        a, b, c = one + f * spread(S[k, k] - 1.0), spread(S[k + 1, k]) * (f * g), one + g * spread(S[k + 1, k + 1] - 1.0)
+        a, b, c = one + f * spread(S[i, i] - 1.0), spread(S[j, i]) * (f * g), one + g * spread(S[j, j] - 1.0)
         for q in range(k):
             top, bottom, scale = take(work, TOP, q), take(work, BOTTOM, q), take(work, SCALE, q)
             left, right = top * scale, bottom * scale
@@ -469,30 +519,34 @@ def factor(S: Array, group: Array, C: Array, work: Array, verdict: Array) -> Non
             put(C, k + 1, q, right)
         scale = one / a
         left = b * scale
+        c = c - b * left
         put(work, SCALE, k, scale)
+        put(work, SCALE, k + 1, one / c)
         put(C, k + 1, k, left)
-        flattest = larger(scale, flattest)
-        scale = one / (c - b * left)
-        put(work, SCALE, k + 1, scale)
-        flattest = larger(scale, flattest)
-    put(verdict, FLATTEST, 0, flattest)
+        smallest = smaller(smaller(smallest, a), c)
+    put(verdict, PIVOT, 0, smallest)
 
 
-@kernel
-def solve(C: Array, work: Array, group: Array) -> None:
+@part
+def solve(group: Array, which: Indices, C: Array, work: Array) -> None:
     """−(CDCᵀ)⁻¹ slope on each lane's face, and zero elsewhere → STEP."""
-    n = C.shape[0]
+    n = which.size
     for k in range(n):
-        total = spread(0.0) - take(group, FACE, k) * take(group, SLOPE, k)
-        for q in range(k):
-            total = total - take(C, k, q) * take(work, STEP, q)
-        put(work, STEP, k, total)
+        put(work, STEP, k, spread(0.0) - take(group, FACE, which[k]) * take(group, SLOPE, which[k]))
+    for q in range(0, n, 2):
+        a = take(work, STEP, q)
+        b = take(work, STEP, q + 1) - take(C, q + 1, q) * a
+        put(work, STEP, q + 1, b)
+        for k in range(q + 2, n):
+            put(work, STEP, k, take(work, STEP, k) - take(C, k, q) * a - take(C, k, q + 1) * b)
     for k in range(n):
         put(work, STEP, k, take(work, STEP, k) * take(work, SCALE, k))
-    for k in range(n - 1, 0, -1):
-        done = take(work, STEP, k)
-        for q in range(k):
-            put(work, STEP, q, take(work, STEP, q) - take(C, k, q) * done)
+    for q in range(n - 2, -1, -2):
+        b = take(work, STEP, q + 1)
+        a = take(work, STEP, q) - take(C, q + 1, q) * b
+        put(work, STEP, q, a)
+        for k in range(q):
+            put(work, STEP, k, take(work, STEP, k) - take(C, q + 1, k) * b - take(C, q, k) * a)
 
 
 # ── one row ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -500,7 +554,15 @@ def solve(C: Array, work: Array, group: Array) -> None:
 
 @kernel
 def solve_row(
-    i: int, S: Array, unit: Array, inverse: Array, bound: Array, L: Array, upper: float, tolerance: float, Y: Array,
+    i: int,
+    S: Array,
+    unit: Array,
+    inverse: Array,
+    bound: Array,
+    L: Array,
+    upper: float,
+    tolerance: float,
+    Y: Array,
     rounds: Indices,
 ) -> None:
     """Row i from its start, however hard it is.
