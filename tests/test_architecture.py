@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "stream_ocpdl"
 LAYERS = [
     {"ocpdl.arrays", "errors", "fingerprint"},
     {"ocpdl.kernels", "ocpdl.workers", "ocpdl.schedules", "ocpdl.constraints"},
-    {"ocpdl.quadratic", "ocpdl.aggregates", "ocpdl.problem"},
+    {"ocpdl.rows", "ocpdl.quadratic", "ocpdl.aggregates", "ocpdl.problem"},
     {"ocpdl.solvers", "ocpdl.batch", "ocpdl.state"},
     {"ocpdl.missing"},
     {"ocpdl.learner", "ocpdl.diagnostics"},

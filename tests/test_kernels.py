@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from stream_ocpdl.ocpdl import aggregates, kernels
+from stream_ocpdl.ocpdl import aggregates, kernels, rows
+from stream_ocpdl.ocpdl.quadratic import objective
 from stream_ocpdl.ocpdl.workers import Workers
-from tests import paper
+from tests import laws, paper
 
 SHAPES = [(7,), (4, 6), (3, 5, 2), (2, 3, 4, 2), (1, 1), (300, 3), (3, 700)]
 
@@ -14,9 +17,10 @@ SHAPES = [(7,), (4, 6), (3, 5, 2), (2, 3, 4, 2), (1, 1), (300, 3), (3, 700)]
 def mode(request, monkeypatch):
     """Run every kernel as Numba made it, and again as Python reads it."""
     if request.param == "interpreted":
-        for name, function in vars(kernels).items():
-            if hasattr(function, "py_func"):
-                monkeypatch.setattr(kernels, name, function.py_func)
+        for module in (kernels, rows):
+            for name, function in list(vars(module).items()):
+                if hasattr(function, "py_func"):
+                    monkeypatch.setattr(module, name, function.py_func)
     return request.param
 
 
@@ -73,3 +77,177 @@ def test_ranges_do_not_change_a_bit():
 
     for outcome in outcomes[1:]:
         assert all(np.array_equal(a, b) for a, b in zip(outcomes[0], outcome, strict=True))
+
+
+# ── rows ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def solved(Q, L, start, upper=np.inf, tolerance=1e-12, ranges=None):
+    """Minimisers and rounds, from a start that is kept."""
+    Y, rounds = start.copy(), np.full(len(L), -7)
+    for lo, hi in ranges or [(0, len(L))]:
+        rows.solve_rows(lo, hi, Q, L, upper, tolerance, Y, rounds)
+    return Y, rounds
+
+
+def alone(Q, L, start, upper=np.inf, tolerance=1e-12):
+    """The same by the method for a single row."""
+    n = len(Q) + len(Q) % 2
+    S, (unit, inverse, bound) = np.empty((n, n)), np.empty((3, n))
+    rows.to_unit_diagonal(Q, upper, S, unit, inverse, bound)
+    Y, rounds = start.copy(), np.zeros(len(L), np.int64)
+    for i in range(len(L)):
+        rows.solve_row(i, S, unit, inverse, bound, L, upper, tolerance, Y, rounds)
+    return Y, rounds
+
+
+def residuals(Q, L, Y, upper):
+    """‖y − Π(y − (yS − l))‖/‖y‖ of each row in units of √Qᵣᵣ, of the atoms that are not flat."""
+    live = np.diagonal(Q) > 0
+    unit = np.sqrt(np.diagonal(Q)[live])
+    y = Y[:, live] * unit
+    slope = y @ (Q[np.ix_(live, live)] / unit / unit[:, None]) - L[:, live] / unit
+    bad = np.linalg.norm(y - np.clip(y - slope, 0, upper * unit), axis=1)
+    return np.divide(bad, np.linalg.norm(y, axis=1), out=bad, where=bad > 0)
+
+
+@st.composite
+def problems(draw):
+    """Q, L, a start and an upper bound: any rank and number of rows, good or as nasty as data make them."""
+    rank, count = draw(st.integers(1, 12)), draw(st.integers(1, 19))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    Q, L = laws.quadratic(draw(st.sampled_from(["good", "good", "bad", "singular", "zero"])), random, count, rank)
+    start = draw(st.sampled_from([0.0, 1.0])) * np.maximum(random.normal(size=(count, rank)), 0)
+    twin, dead = draw(st.integers(0, rank - 1)), draw(st.integers(0, rank - 1))
+    kind = draw(st.sampled_from(["plain", "plain", "collinear", "dead", "units"]))
+    if kind == "collinear":
+        Q[twin], L[:, twin] = 2.0 * Q[0], 2.0 * L[:, 0]
+        Q[:, twin] = 2.0 * Q[:, 0]
+        Q[twin, twin] = 4.0 * Q[0, 0]
+    elif kind == "dead":
+        Q[dead] = Q[:, dead] = L[:, dead] = 0.0
+    elif kind == "units":
+        units = 10.0 ** random.integers(-8, 8, rank)
+        Q, L, start = Q * np.outer(units, units), L * units, start / units
+    L -= draw(st.sampled_from([0.0, 0.0, 0.3])) * np.sqrt(np.diagonal(Q))
+    scale, upper = 10.0 ** draw(st.sampled_from([0, 0, -30, 30])), draw(st.sampled_from([np.inf, np.inf, 1e6, 0.5]))
+    return scale * Q, scale * L, np.minimum(start, upper), upper
+
+
+@settings(max_examples=300, deadline=None)
+@given(problems())
+def test_rows_in_lanes_are_minimisers(problem):
+    """Lanes and the method for a single row: both meet the tolerance, and neither is lower than the other."""
+    Q, L, _, upper = problem
+    (Y, rounds), (Z, _) = solved(*problem), alone(*problem)
+
+    assert (rounds < rows.most_rounds(len(Q))).all()
+    assert Y.min() >= 0
+    assert Y.max() <= upper
+    for point in (Y, Z):
+        assert residuals(Q, L, point, upper).max() <= 1e-11
+    low, high = (objective(point, Q, L) for point in (Y, Z))
+    assert low == pytest.approx(high, rel=1e-9, abs=1e-12 * np.abs(L * Z).sum())
+    if np.linalg.cond(Q) < 1e6:
+        assert np.allclose(Y, Z, rtol=1e-6, atol=1e-8 * np.abs(Z).max())
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(), st.randoms(use_true_random=False))
+def test_a_row_does_not_notice_its_neighbours(problem, random):
+    """Whatever rows are solved with it, in whatever order and range: the same bits, and the same rounds.
+
+    Fails if a lane's arithmetic depends on what another lane does, or on which lane it is.
+    """
+    Q, L, start, upper = problem
+    Y, rounds = solved(*problem)
+    order = random.sample(range(len(L)), len(L))
+    cut = random.randrange(len(L) + 1)
+
+    for one in (
+        solved(Q, L, start, upper, ranges=[(0, cut), (cut, len(L))]),
+        solved(Q, L, start, upper, ranges=[(i, i + 1) for i in range(len(L))]),
+    ):
+        assert np.array_equal(Y, one[0])
+        assert np.array_equal(rounds, one[1])
+    moved = solved(Q, L[order], start[order], upper)
+    assert np.array_equal(Y[order], moved[0])
+    assert np.array_equal(rounds[order], moved[1])
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 17, 64, 65])
+@pytest.mark.parametrize("rank", [1, 2, 5, 24])
+def test_rows_fill_groups_or_do_not(rank, count):
+    """Every row is solved, and none outside of the range is touched."""
+    random = np.random.default_rng(count)
+    Q, L = laws.quadratic("good", random, count + 4, rank)
+    start = np.full_like(L, 0.25)
+    Y, rounds = solved(Q, L, start, ranges=[(2, count + 2)])
+
+    assert residuals(Q, L, Y, np.inf)[2:-2].max() <= 1e-12
+    assert (rounds[2:-2] >= 1).all()
+    assert np.array_equal(Y[[0, 1, -2, -1]], start[[0, 1, -2, -1]])
+    assert (rounds[[0, 1, -2, -1]] == -7).all()
+
+
+def test_rows_in_python_are_the_compiled_ones(mode):
+    """Lanes are vector registers in compiled code and arrays in Python: the same minimisers."""
+    random = np.random.default_rng(5)
+    Q, L = laws.quadratic("good", random, 11, 5)
+    with np.errstate(all="ignore"):
+        for upper in (np.inf, 0.7):
+            Y, _ = solved(Q, L, np.maximum(random.normal(size=L.shape), 0), upper)
+
+            assert residuals(Q, L, Y, upper).max() <= 1e-12
+
+
+def test_nothing_to_code():
+    """L = 0 has the code 0, from any start; and from zero without a round."""
+    Q, L = laws.quadratic("good", np.random.default_rng(6), 9, 4)
+    Y, rounds = solved(Q, 0 * L, np.zeros_like(L))
+    assert not Y.any()
+    assert not rounds.any()
+
+    Y, rounds = solved(Q, 0 * L, np.ones_like(L))
+    assert np.abs(Y).max() <= 1e-12
+    assert rounds.all()
+
+
+@pytest.mark.parametrize("upper", [np.inf, 3.0])
+def test_flat_atoms_stay_or_go_to_a_bound(upper):
+    """Where Q = 0 a coordinate without a load stays, bit for bit; others go to the bound they are drawn to."""
+    start = np.random.default_rng(7).random((9, 3))
+    assert np.array_equal(solved(np.zeros((3, 3)), np.zeros((9, 3)), start, upper)[0], start)
+
+    Q, L = np.diag([0.0, 1.0, 0.0]), np.tile([-1e-20, 0.25, 2.0], (9, 1))
+    Y, _ = solved(Q, L, start, upper)
+    assert np.array_equal(Y[:, 0], np.zeros(9))
+    assert np.allclose(Y[:, 1], 0.25)
+    assert np.array_equal(Y[:, 2], start[:, 2] if upper == np.inf else np.full(9, upper))
+
+
+def test_an_upper_bound_is_met():
+    """Rows that meet the bound are exact, as are their neighbours that do not."""
+    random = np.random.default_rng(8)
+    Q, L = laws.quadratic("good", random, 40, 6)
+    free, _ = solved(Q, L, np.zeros_like(L))
+    upper = float(np.median(free.max(axis=1)))
+    Y, _ = solved(Q, L, np.zeros_like(L), upper)
+
+    assert residuals(Q, L, Y, upper).max() <= 1e-12
+    assert (Y.max(axis=1) == upper).sum() > 10
+    below = free.max(axis=1) < upper
+    assert np.array_equal(Y[below], free[below])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_number_that_is_none_shows(bad):
+    """A NaN or an infinity in L is seen in its row's minimiser, and nowhere else."""
+    Q, L = laws.quadratic("good", np.random.default_rng(9), 20, 5)
+    Y, _ = solved(Q, L, np.zeros_like(L))
+    L[6, 2] = bad
+    Z, _ = solved(Q, L, np.zeros_like(L))
+    others = np.arange(20) != 6
+
+    assert not np.isfinite(Z[6]).all()
+    assert np.array_equal(Y[others], Z[others])

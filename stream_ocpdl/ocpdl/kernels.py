@@ -1,4 +1,4 @@
-"""Every compiled function of the package.
+"""The compiled functions of the package, but for the row solver, which is in `rows`.
 
 They are serial, release the GIL, and take first a range [lo, hi) of *independent* outputs: `workers.Workers` runs
 several ranges side by side. What an output is computed from, and in which order, never depends on the range, so

@@ -1,0 +1,754 @@
+"""The sub-problem row by row, compiled: min of yQyᵀ − 2⟨y, l⟩ over 0 ≤ y ≤ upper for each row l of L.
+
+All of it in units in which Q has a unit diagonal, S, so that an atom of tiny norm is coded as exactly as any other.
+
+**Eight rows at once.** A row sits in a lane of a `Lanes`, the vector register of GROUP doubles, and a *group* holds
+GROUP rows: their points y, loads l, gradients yS − l and faces, each (n, GROUP). Sweeps of coordinate descent guess
+the face of the box on which the minimiser lies. A round then finds the minimiser of the face, by a Cholesky factor of
+its own in each lane, and either this is the row's minimiser, or it says which coordinates to drop, those below zero,
+and which to free, those whose gradient is below zero: a face for the next round (block pivoting; Kim & Park 2011).
+Rows that need another round gather in a second group, so that no lane waits for its neighbours.
+
+**One row.** A row on which this does not end soon, whose face is nearly flat, or that meets its upper bound, is solved
+from its start by a method that always ends: see `solve_row`.
+
+Every operation on lanes is elementwise, and what happens to a row never depends on the rows beside it. So its bits
+depend neither on the lane it sits in nor on the range it is part of.
+
+This file has everything that a row calls, and the functions that others share with it: Numba's cache does not notice a
+change in a function defined in another file.
+"""
+
+import operator
+from collections.abc import Callable
+from math import inf, sqrt
+from typing import Any, TypeVar, cast
+
+import numba
+import numba.extending
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import typing
+
+from stream_ocpdl.ocpdl.arrays import Array, Indices
+from stream_ocpdl.ocpdl.kernels import kernel
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def part(function: F) -> F:
+    """A part of `solve_rows`, laid into it: to hand over arrays takes as long as a round of small rows.
+
+    Products and sums are contracted, but sums are added in the order that is written: see `free_somewhere`.
+    """
+    compiled = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"}, forceinline=True)
+    return cast(F, compiled(function))
+
+
+GROUP = 8
+"""Rows that are solved side by side: one register with AVX-512, two with AVX2, four with NEON."""
+
+POINT, LOAD, SLOPE, FACE = 0, 1, 2, 3
+"""What a group (4, n, GROUP) has of its rows: y, l, half the gradient yS − l, and 1 where a coordinate is free, else 0.
+Where it is not free y is zero, unless the atom is flat."""
+
+ROW, USED, LEFT = 0, 1, 2
+"""And its tags (3, GROUP): which row is in the lane, −1 for none; the rounds it took, and those it may still take."""
+
+BAD, LENGTH, OUTSIDE, CHANGED, PIVOT = 0, 1, 2, 3, 4
+"""What a verdict (5, 1, GROUP) says: the squares of residual and length, how far the point is out of the box, how many
+coordinates join or leave the face, and the smallest pivot of the face."""
+
+STEP, SCALE, TOP, BOTTOM = 0, 1, 2, 3
+"""The work of a round (4, n, GROUP): the step on the face, and of the factor CDCᵀ 1/D and two rows of CD."""
+
+HARD = -1
+"""The rounds of a row that waits for `solve_row`."""
+
+COLD, WARM = 8, 1
+"""Sweeps before the first round: from zero, and from a start that is likely to have the face already."""
+
+PATIENCE = 12
+"""Rounds before a row is left to `solve_row`; most take one to five."""
+
+FLAT = 1e-12
+"""A face with a pivot below this is left to `solve_row`, which knows a ridge."""
+
+
+# ── lanes: in Python a row of GROUP doubles, compiled a vector register ────────────────────────────────────────
+
+
+def take(a: Array, m: int, k: int) -> Array:
+    """a[m, k], of an array (…, n, GROUP)."""
+    return np.array(a[m, k])
+
+
+def put(a: Array, m: int, k: int, v: Array) -> None:
+    """a[m, k] = v."""
+    a[m, k] = v
+
+
+def spread(x: float) -> Array:
+    """The same number in each lane."""
+    return np.full(GROUP, x)
+
+
+def larger(a: Array, b: Array) -> Array:
+    """b where a < b, else a: a NaN in a stays, as it does in Python's max(a, b)."""
+    return np.where(a < b, b, a)
+
+
+def smaller(a: Array, b: Array) -> Array:
+    """b where a > b, else a."""
+    return np.where(a > b, b, a)
+
+
+def above(a: Array, b: Array) -> Array:
+    """1 where a > b, else 0."""
+    return np.where(a > b, 1.0, 0.0)
+
+
+def some(a: Array) -> bool:
+    """Whether a lane is above zero."""
+    return bool(np.any(a > 0.0))
+
+
+class Lanes(types.Type):
+    """Numba's name for such a register."""
+
+    def __init__(self) -> None:
+        super().__init__("Lanes")
+
+
+LANES, ARRAY, INDEX = Lanes(), types.Array, types.intp
+REGISTER = ir.VectorType(ir.DoubleType(), GROUP)
+ZERO, ONE = ir.Constant(REGISTER, [0.0] * GROUP), ir.Constant(REGISTER, [1.0] * GROUP)
+NUMBA: Any = numba.extending
+NUMBA.register_model(Lanes)(lambda manager, kind: NUMBA.models.PrimitiveModel(manager, kind, REGISTER))
+
+
+def instruction(function: Any, result: Any, kinds: tuple[Any, ...], emit: Callable[..., Any]) -> None:
+    """Compiled, a function of lanes is what `emit` writes with LLVM's builder."""
+    names: Any = typing
+    wanted = {LANES: Lanes, ARRAY: ARRAY}
+
+    def chosen(*args: Any) -> Any:
+        if all(isinstance(arg, wanted.get(kind, types.Number)) for arg, kind in zip(args, kinds, strict=True)):
+            return names.signature(
+                result, *(arg if kind is ARRAY else kind for arg, kind in zip(args, kinds, strict=True))
+            )
+        return None
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        if kinds[0] is ARRAY:
+            args = (context.make_array(sig.args[0])(context, builder, args[0]), *args[1:])
+        written = emit(builder, *args)
+        return context.get_dummy_value() if result == types.none else written
+
+    by_arity: dict[int, Any] = {  # Numba looks at the names of arguments
+        1: lambda a: chosen(a),
+        2: lambda a, b: chosen(a, b),
+        3: lambda a, b, c: chosen(a, b, c),
+        4: lambda a, b, c, d: chosen(a, b, c, d),
+    }
+    NUMBA.type_callable(function)(lambda _: by_arity[len(kinds)])
+    NUMBA.lower_builtin(function, *kinds)(lower)
+
+
+def address(builder: Any, a: Any, m: Any, k: Any) -> Any:
+    """Where a[m, k] begins."""
+    row = builder.add(builder.mul(m, builder.extract_value(a.shape, 1)), k)
+    return builder.bitcast(builder.gep(a.data, [builder.mul(row, row.type(GROUP))]), REGISTER.as_pointer())
+
+
+def broadcast(builder: Any, x: Any) -> Any:
+    """A number in each lane."""
+    nothing, zeros = ir.Constant(REGISTER, ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), GROUP), [0] * GROUP)
+    return builder.shuffle_vector(builder.insert_element(nothing, x, ir.IntType(32)(0)), nothing, zeros)
+
+
+def compare(builder: Any, sign: str, a: Any, b: Any, then: Any, otherwise: Any) -> Any:
+    """Lane by lane one or the other."""
+    return builder.select(builder.fcmp_ordered(sign, a, b), then, otherwise)
+
+
+def not_zero(builder: Any, bits: Any) -> Any:
+    """Whether a bit is set."""
+    number = builder.bitcast(bits, ir.IntType(GROUP))
+    return builder.icmp_unsigned("!=", number, number.type(0))
+
+
+instruction(take, LANES, (ARRAY, INDEX, INDEX), lambda b, a, m, k: b.load(address(b, a, m, k), align=8))
+instruction(
+    put, types.none, (ARRAY, INDEX, INDEX, LANES), lambda b, a, m, k, v: b.store(v, address(b, a, m, k), align=8)
+)
+instruction(spread, LANES, (types.float64,), broadcast)
+instruction(larger, LANES, (LANES, LANES), lambda b, x, y: compare(b, "<", x, y, y, x))
+instruction(smaller, LANES, (LANES, LANES), lambda b, x, y: compare(b, ">", x, y, y, x))
+instruction(above, LANES, (LANES, LANES), lambda b, x, y: compare(b, ">", x, y, ONE, ZERO))
+instruction(some, types.boolean, (LANES,), lambda b, x: not_zero(b, b.fcmp_ordered(">", x, ZERO)))
+instruction(operator.add, LANES, (LANES, LANES), lambda b, x, y: b.fadd(x, y))
+instruction(operator.sub, LANES, (LANES, LANES), lambda b, x, y: b.fsub(x, y))
+instruction(operator.mul, LANES, (LANES, LANES), lambda b, x, y: b.fmul(x, y))
+instruction(operator.truediv, LANES, (LANES, LANES), lambda b, x, y: b.fdiv(x, y))
+
+
+# ── all rows ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel
+def solve_rows(lo: int, hi: int, Q: Array, L: Array, upper: float, tolerance: float, Y: Array, rounds: Indices) -> None:
+    """min of yQyᵀ − 2⟨y, l⟩ over 0 ≤ y ≤ upper for each row l of L in [lo, hi); Y holds the start, then the minimisers.
+
+    The start is in the box. rounds[i] says after how many rounds it ended. There is at least one: where Q is nearly flat, a start may satisfy the
+    tolerance and still be far from the minimiser. Only a start that satisfies it exactly stays.
+    """
+    n = Q.shape[0] + Q.shape[0] % 2  # a factor is made two rows at a time: where R is odd, a flat atom is added
+    S, unit, inverse, bound = np.empty((n, n)), np.empty(n), np.empty(n), np.empty(n)
+    to_unit_diagonal(Q, upper, S, unit, inverse, bound)
+    C, work, verdict = aligned(n, n), aligned(4, n), aligned(5, 1)
+    fresh, tags = empty_group(n)
+    waiting, later = empty_group(n)
+    which = np.empty(n, np.int64)
+    first, size, hard = lo, 0, 0
+    while first < hi or size > 0:
+        if first < hi and size < GROUP:
+            enter(first, min(first + GROUP, hi), Y, L, unit, inverse, bound, fresh, tags)
+            sweeps(S, bound, fresh, tags, verdict, rounds)
+            newton(S, bound, C, work, which, fresh, verdict)
+            hard += leave(fresh, tags, verdict, tolerance, upper, inverse, Y, rounds)
+            first += GROUP
+        else:
+            gradients(S, waiting)
+            newton(S, bound, C, work, which, waiting, verdict)
+            hard += leave(waiting, later, verdict, tolerance, upper, inverse, Y, rounds)
+        size = regroup(fresh, tags, waiting, later)
+    if hard > 0:
+        for i in range(lo, hi):
+            if rounds[i] == HARD:
+                solve_row(i, S, unit, inverse, bound, L, upper, tolerance, Y, rounds)
+
+
+@kernel
+def to_unit_diagonal(Q: Array, upper: float, S: Array, unit: Array, inverse: Array, bound: Array) -> None:
+    """Q (R, R) in units √Qᵣᵣ → S (n, n) with a unit diagonal, the units, their inverses and the upper bounds (n).
+
+    An atom with Qᵣᵣ = 0 keeps its own unit. Atoms from R on are flat.
+    """
+    R = Q.shape[0]
+    for r in range(unit.size):
+        unit[r] = sqrt(Q[r, r]) if r < R and Q[r, r] > 0.0 else 1.0
+        inverse[r] = 1.0 / unit[r]
+        bound[r] = upper * unit[r]
+    S[:, :] = 0.0
+    for r in range(R):
+        for s in range(R):
+            S[r, s] = Q[r, s] * inverse[r] * inverse[s]
+
+
+@kernel
+def aligned(m: int, n: int) -> Array:
+    """An array (m, n, GROUP) that begins with a cache line, so that no register is read from two."""
+    raw = np.empty((m * n + 1) * GROUP)
+    skip = -(raw.ctypes.data // 8) % GROUP
+    return raw[skip : skip + m * n * GROUP].reshape(m, n, GROUP)
+
+
+@kernel
+def empty_group(n: int) -> tuple[Array, Indices]:
+    """A group without rows, and its tags."""
+    group, tags = aligned(4, n), np.empty((3, GROUP), np.int64)
+    group[:] = 0.0
+    tags[:] = -1
+    return group, tags
+
+
+@part
+def enter(
+    first: int, last: int, Y: Array, L: Array, unit: Array, inverse: Array, bound: Array, group: Array, tags: Indices
+) -> None:
+    """The rows [first, last) take the lanes of a group; lanes that stay empty have zeros."""
+    for r in range(group.shape[1]):
+        put(group, POINT, r, spread(0.0))
+        put(group, LOAD, r, spread(0.0))
+    tags[ROW, :] = -1
+    for j in range(last - first):
+        tags[ROW, j], tags[USED, j], tags[LEFT, j] = first + j, 0, PATIENCE
+        for r in range(L.shape[1]):
+            group[POINT, r, j] = min(max(Y[first + j, r] * unit[r], 0.0), bound[r])
+            group[LOAD, r, j] = L[first + j, r] * inverse[r]
+
+
+@part
+def move(source: Array, labels: Indices, j: int, group: Array, tags: Indices, k: int) -> None:
+    """Lane j of one group → lane k of another."""
+    for t in range(3):
+        tags[t, k] = labels[t, j]
+    for r in range(source.shape[1]):
+        group[POINT, r, k] = source[POINT, r, j]
+        group[LOAD, r, k] = source[LOAD, r, j]
+        group[FACE, r, k] = source[FACE, r, j]
+
+
+@part
+def regroup(fresh: Array, tags: Indices, waiting: Array, later: Indices) -> int:
+    """Rows that wait move to the first lanes, and fresh ones that need another round join them; how many wait then.
+
+    Fresh rows for which there is no lane stay where they are: no others enter until all of them wait.
+    """
+    size = 0
+    for j in range(GROUP):
+        if later[ROW, j] >= 0:
+            if size < j:
+                move(waiting, later, j, waiting, later, size)
+                later[ROW, j] = -1
+            size += 1
+    for j in range(GROUP):
+        if tags[ROW, j] >= 0 and size < GROUP:
+            move(fresh, tags, j, waiting, later, size)
+            tags[ROW, j] = -1
+            size += 1
+    return size
+
+
+@part
+def leave(
+    group: Array,
+    tags: Indices,
+    verdict: Array,
+    tolerance: float,
+    upper: float,
+    inverse: Array,
+    Y: Array,
+    rounds: Indices,
+) -> int:
+    """After a round: rows that are done leave their lanes for Y, and those that had their rounds as HARD; how many.
+
+    A face that stays is the right one: a point that is not exact by then gets a second step on it, as a refinement.
+    """
+    hard = 0
+    for j in range(GROUP):
+        i = tags[ROW, j]
+        if i < 0:
+            continue
+        tags[USED, j] += 1
+        tags[LEFT, j] -= 1
+        steep, inside = verdict[PIVOT, 0, j] >= FLAT, verdict[OUTSIDE, 0, j] <= 0.0
+        if steep and inside and verdict[BAD, 0, j] <= tolerance**2 * verdict[LENGTH, 0, j]:
+            for r in range(Y.shape[1]):
+                Y[i, r] = min(group[POINT, r, j] * inverse[r], upper)
+            rounds[i] = tags[USED, j]
+            tags[ROW, j] = -1
+            continue
+        if verdict[CHANGED, 0, j] == 0.0:
+            tags[LEFT, j] = min(tags[LEFT, j], 1 if inside else 0)
+        if tags[LEFT, j] <= 0 or not steep:
+            rounds[i] = HARD
+            tags[ROW, j] = -1
+            hard += 1
+    return hard
+
+
+# ── a group of rows ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@part
+def sweeps(S: Array, bound: Array, group: Array, tags: Indices, verdict: Array, rounds: Indices) -> None:
+    """Coordinate descent from the start, longer if it is zero: a guess of the face. A start that is exact leaves.
+
+    While it lasts SLOPE holds y − slope, the point to which each coordinate would go by itself: see `sweep`.
+    """
+    gradients(S, group)
+    judge(S, bound, group, verdict)
+    most = 0
+    for j in range(GROUP):
+        if tags[ROW, j] >= 0 and verdict[BAD, 0, j] == 0.0:
+            rounds[tags[ROW, j]] = 0
+            tags[ROW, j] = -1
+        many = 0 if tags[ROW, j] < 0 else COLD if verdict[LENGTH, 0, j] == 0.0 else WARM
+        verdict[CHANGED, 0, j] = many
+        most = max(most, many)
+    for r in range(S.shape[0]):
+        if S[r, r] <= 0.0:
+            put(group, POINT, r, drawn(bound[r], take(group, POINT, r), take(group, SLOPE, r)))
+        put(group, SLOPE, r, take(group, POINT, r) - take(group, SLOPE, r))
+    for k in range(most):
+        sweep(S, group, above(take(verdict, CHANGED, 0), spread(k)))
+    for r in range(S.shape[0]):
+        put(group, SLOPE, r, take(group, POINT, r) - take(group, SLOPE, r))
+        put(group, FACE, r, above(take(group, POINT, r), spread(0.0 if S[r, r] > 0.0 else inf)))
+
+
+@part
+def drawn(bound: float, y: Array, slope: Array) -> Array:
+    """The bound to which a flat coordinate is drawn, or where it is."""
+    y = y - above(slope, spread(0.0)) * y
+    if bound < inf:
+        y = y + above(spread(0.0), slope) * (spread(bound) - y)
+    return y
+
+
+@part
+def gradients(S: Array, group: Array) -> None:
+    """yS − l → slope."""
+    for r in range(0, S.shape[0], 2):
+        a, b = spread(0.0) - take(group, LOAD, r), spread(0.0) - take(group, LOAD, r + 1)
+        for s in range(S.shape[0]):
+            y = take(group, POINT, s)
+            a = a + spread(S[r, s]) * y
+            b = b + spread(S[r + 1, s]) * y
+        put(group, SLOPE, r, a)
+        put(group, SLOPE, r + 1, b)
+
+
+@part
+def sweep(S: Array, group: Array, moves: Array) -> None:
+    """Each coordinate to its own minimiser over y ≥ 0 in turn, in the lanes where `moves` is 1, not 0.
+
+    With a unit diagonal that is y − slope, if not below zero, and does not depend on y itself. Two coordinates at a
+    time, so that the others are written half as often.
+    """
+    zero = spread(0.0)
+    for r in range(0, S.shape[0], 2):
+        a, b, goal, next_goal = zero, zero, take(group, SLOPE, r), take(group, SLOPE, r + 1)
+        if S[r, r] > 0.0:
+            y = take(group, POINT, r)
+            a = (larger(goal, zero) - y) * moves
+            put(group, POINT, r, y + a)
+            next_goal = next_goal - a * spread(S[r, r + 1])
+        if S[r + 1, r + 1] > 0.0:
+            y = take(group, POINT, r + 1)
+            b = (larger(next_goal, zero) - y) * moves
+            put(group, POINT, r + 1, y + b)
+            goal = goal - b * spread(S[r, r + 1])
+        for s in range(S.shape[0]):
+            put(group, SLOPE, s, take(group, SLOPE, s) - a * spread(S[r, s]) - b * spread(S[r + 1, s]))
+        put(group, SLOPE, r, goal)
+        put(group, SLOPE, r + 1, next_goal)
+
+
+@part
+def newton(S: Array, bound: Array, C: Array, work: Array, which: Indices, group: Array, verdict: Array) -> None:
+    """Each row to the minimiser on its face, whether that is in the box or not; then its verdict and its next face."""
+    size = free_somewhere(group, which)
+    factor(S, group, which[:size], C, work, verdict)
+    solve(group, which[:size], C, work)
+    for k in range(size):
+        put(group, POINT, which[k], take(group, POINT, which[k]) + take(work, STEP, k))
+    gradients(S, group)
+    judge(S, bound, group, verdict)
+
+
+@part
+def free_somewhere(group: Array, which: Indices) -> int:
+    """The coordinates that are free in some lane, and one more if they are odd in number → which; how many.
+
+    Others would only add exact zeros to what follows, so that no lane notices whether they are there.
+    """
+    size, other = 0, 0
+    for r in range(which.size):
+        if some(take(group, FACE, r)):
+            which[size] = r
+            size += 1
+        else:
+            other = r
+    if size % 2 == 1:
+        which[size] = other
+        size += 1
+    return size
+
+
+@part
+def judge(S: Array, bound: Array, group: Array, verdict: Array) -> None:
+    """BAD, LENGTH, OUTSIDE and CHANGED → verdict; the next face, and its point, which is not below zero → group.
+
+    The residual is ‖y − Π(y − slope)‖, with a unit diagonal at least that of the step 1/‖S‖. A flat atom has none.
+    """
+    zero, one = spread(0.0), spread(1.0)
+    bad, length, outside, changed = zero, zero, zero, zero
+    for r in range(S.shape[0]):
+        if S[r, r] > 0.0:
+            y, slope, face, top = take(group, POINT, r), take(group, SLOPE, r), take(group, FACE, r), spread(bound[r])
+            miss = y - smaller(larger(y - slope, zero), top)
+            bad = bad + miss * miss
+            length = length + y * y
+            outside = larger(outside, larger(zero - y, y - top))
+            new = face * above(y, zero) + (one - face) * above(zero, slope)
+            changed = changed + (new - face) * (new - face)
+            put(group, FACE, r, new)
+            put(group, POINT, r, larger(y, zero))
+    put(verdict, BAD, 0, bad)
+    put(verdict, LENGTH, 0, length)
+    put(verdict, OUTSIDE, 0, outside)
+    put(verdict, CHANGED, 0, changed)
+
+
+@part
+def factor(S: Array, group: Array, which: Indices, C: Array, work: Array, verdict: Array) -> None:
+    """S on each lane's face, and the identity elsewhere, = CDCᵀ → C (below its diagonal of ones), 1/D → SCALE; PIVOT.
+
+    Two rows of C at a time, against two rows above them: four sums run for four registers that are read.
+    """
+    one = spread(1.0)
+    smallest = one
+    for k in range(0, which.size, 2):
+        i, j = which[k], which[k + 1]
+        f, g = take(group, FACE, i), take(group, FACE, j)
+        for q in range(0, k, 2):
+            m, o = which[q], which[q + 1]
+            u, v = take(group, FACE, m), take(group, FACE, o)
+            a, b = spread(S[i, m]) * (f * u), spread(S[i, o]) * (f * v)
+            c, d = spread(S[j, m]) * (g * u), spread(S[j, o]) * (g * v)
+            for s in range(q):
+                top, bottom = take(work, TOP, s), take(work, BOTTOM, s)
+                left, right = take(C, q, s), take(C, q + 1, s)
+                a, b = a - top * left, b - top * right
+                c, d = c - bottom * left, d - bottom * right
+            right = take(C, q + 1, q)
+            put(work, TOP, q, a)
+            put(work, BOTTOM, q, c)
+            put(work, TOP, q + 1, b - a * right)
+            put(work, BOTTOM, q + 1, d - c * right)
+        a, b, c = one + f * spread(S[i, i] - 1.0), spread(S[j, i]) * (f * g), one + g * spread(S[j, j] - 1.0)
+        for q in range(k):
+            top, bottom, scale = take(work, TOP, q), take(work, BOTTOM, q), take(work, SCALE, q)
+            left, right = top * scale, bottom * scale
+            a, b, c = a - top * left, b - bottom * left, c - bottom * right
+            put(C, k, q, left)
+            put(C, k + 1, q, right)
+        scale = one / a
+        left = b * scale
+        c = c - b * left
+        put(work, SCALE, k, scale)
+        put(work, SCALE, k + 1, one / c)
+        put(C, k + 1, k, left)
+        smallest = smaller(smaller(smallest, a), c)
+    put(verdict, PIVOT, 0, smallest)
+
+
+@part
+def solve(group: Array, which: Indices, C: Array, work: Array) -> None:
+    """−(CDCᵀ)⁻¹ slope on each lane's face, and zero elsewhere → STEP."""
+    n = which.size
+    for k in range(n):
+        put(work, STEP, k, spread(0.0) - take(group, FACE, which[k]) * take(group, SLOPE, which[k]))
+    for q in range(0, n, 2):
+        a = take(work, STEP, q)
+        b = take(work, STEP, q + 1) - take(C, q + 1, q) * a
+        put(work, STEP, q + 1, b)
+        for k in range(q + 2, n):
+            put(work, STEP, k, take(work, STEP, k) - take(C, k, q) * a - take(C, k, q + 1) * b)
+    for k in range(n):
+        put(work, STEP, k, take(work, STEP, k) * take(work, SCALE, k))
+    for q in range(n - 2, -1, -2):
+        b = take(work, STEP, q + 1)
+        a = take(work, STEP, q) - take(C, q + 1, q) * b
+        put(work, STEP, q, a)
+        for k in range(q):
+            put(work, STEP, k, take(work, STEP, k) - take(C, q + 1, k) * b - take(C, q, k) * a)
+
+
+# ── one row ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel
+def solve_row(
+    i: int,
+    S: Array,
+    unit: Array,
+    inverse: Array,
+    bound: Array,
+    L: Array,
+    upper: float,
+    tolerance: float,
+    Y: Array,
+    rounds: Indices,
+) -> None:
+    """Row i from its start, however hard it is.
+
+    A round is two sweeps of coordinate descent, which guess a face, and Newton steps on that face, which find its
+    minimiser or end at a bound. The objective never rises and a face's minimiser is never met twice, so the rounds
+    end.
+    """
+    R, n = L.shape[1], S.shape[0]
+    y, g, d, load = np.zeros(n), np.empty(n), np.empty(n), np.zeros(n)
+    face, C = np.empty(n, np.int64), np.empty((n, n))
+    for r in range(R):
+        y[r] = min(max(Y[i, r] * unit[r], 0.0), bound[r])
+        load[r] = L[i, r] * inverse[r]
+    gradient(S, load, y, g)
+    used, most = 0, most_rounds(R)
+    while used < most:
+        bad = row_residual(S, y, g, bound)
+        if bad == 0.0 or (used > 0 and bad <= tolerance * length(S, y)):
+            break
+        used += 1
+        for _ in range(2):
+            sweep_row(S, y, g, bound)
+        gradient(S, load, y, g)
+        for _ in range(n):
+            size = free_face(y, bound, face)
+            if size == 0 or newton_on_face(S, load, y, g, bound, face[:size], C, d):
+                break
+    rounds[i] = used
+    if used > 0:
+        for r in range(R):
+            Y[i, r] = min(y[r] * inverse[r], upper)
+
+
+@kernel
+def most_rounds(R: int) -> int:
+    """After so many rounds a row is left as it is; it takes a handful."""
+    return 100 + 4 * R
+
+
+@kernel
+def gradient(S: Array, load: Array, y: Array, g: Array) -> None:
+    """yS − load, half of the gradient → g."""
+    for r in range(y.size):
+        total = -load[r]
+        for s in range(y.size):
+            total += S[r, s] * y[s]
+        g[r] = total
+
+
+@kernel
+def row_residual(S: Array, y: Array, g: Array, bound: Array) -> float:
+    """‖y − Π(y − g)‖; with a unit diagonal this is at least the residual with the step 1/‖S‖. A flat atom has none."""
+    total = 0.0
+    for r in range(y.size):
+        if S[r, r] > 0.0:
+            total += (y[r] - min(max(y[r] - g[r], 0.0), bound[r])) ** 2
+    return sqrt(total)
+
+
+@kernel
+def length(S: Array, y: Array) -> float:
+    """‖y‖ over the atoms that are not flat: those have units of their own."""
+    total = 0.0
+    for r in range(y.size):
+        if S[r, r] > 0.0:
+            total += y[r] * y[r]
+    return sqrt(total)
+
+
+@kernel
+def sweep_row(S: Array, y: Array, g: Array, bound: Array) -> None:
+    """Each coordinate to its own minimiser in turn; a flat one goes to the bound it is drawn to, or stays."""
+    for r in range(y.size):
+        if S[r, r] > 0.0:
+            new = min(max(y[r] - g[r] / S[r, r], 0.0), bound[r])
+        elif g[r] > 0.0:
+            new = 0.0
+        elif g[r] < 0.0 and bound[r] < inf:
+            new = bound[r]
+        else:
+            continue
+        step = new - y[r]
+        if step != 0.0:
+            y[r] = new
+            for s in range(y.size):
+                g[s] += step * S[r, s]
+
+
+@kernel
+def free_face(y: Array, bound: Array, face: Indices) -> int:
+    """The coordinates strictly inside of their bounds → face; how many they are."""
+    size = 0
+    for r in range(y.size):
+        if 0.0 < y[r] < bound[r]:
+            face[size] = r
+            size += 1
+    return size
+
+
+@kernel
+def newton_on_face(S: Array, load: Array, y: Array, g: Array, bound: Array, face: Indices, C: Array, d: Array) -> bool:
+    """A Newton step on a face and a second one to refine it; false if a bound was met, where the step ends.
+
+    y and its gradient g are written.
+    """
+    if not factor_face(S, face, C):
+        return True
+    for _ in range(2):
+        for k in range(face.size):
+            d[k] = -g[face[k]]
+        solve_factored(C, d[: face.size])
+        share, first = 1.0, -1
+        for k in range(face.size):
+            room = -y[face[k]] if d[k] < 0.0 else bound[face[k]] - y[face[k]]
+            if d[k] != 0.0 and room / d[k] < share:
+                share, first = room / d[k], k
+        for k in range(face.size):
+            y[face[k]] = min(max(y[face[k]] + share * d[k], 0.0), bound[face[k]])
+        if first >= 0:
+            y[face[first]] = 0.0 if d[first] < 0.0 else bound[face[first]]
+        gradient(S, load, y, g)
+        if first >= 0:
+            return False
+    return True
+
+
+@kernel
+def factor_face(Q: Array, face: Indices, C: Array) -> bool:
+    """Cholesky factor of Q[face, face] → C; false where that block is zero.
+
+    The block may be singular: the factor gets a ridge of rounding size. A flat direction then has no step, and a
+    direction without a minimum a huge one, which the caller stops at a bound.
+    """
+    steepest = 0.0
+    for k in range(face.size):
+        steepest = max(steepest, Q[face[k], face[k]])
+    if steepest <= 0.0:
+        return False
+    ridge = 1e-15 * face.size * steepest
+    for k in range(face.size):
+        for m in range(k):
+            total = Q[face[k], face[m]]
+            for q in range(m):
+                total -= C[k, q] * C[m, q]
+            C[k, m] = total / C[m, m]
+        total = Q[face[k], face[k]] + ridge
+        for q in range(k):
+            total -= C[k, q] ** 2
+        C[k, k] = sqrt(max(total, ridge))
+    return True
+
+
+@kernel
+def solve_factored(C: Array, d: Array) -> None:
+    """(CCᵀ)⁻¹ d → d."""
+    n = d.size
+    for k in range(n):
+        total = d[k]
+        for q in range(k):
+            total -= C[k, q] * d[q]
+        d[k] = total / C[k, k]
+    for k in range(n - 1, -1, -1):
+        total = d[k]
+        for q in range(k + 1, n):
+            total -= C[q, k] * d[q]
+        d[k] = total / C[k, k]
+
+
+@kernel
+def column_curvature(Q: Array, Y: Array, out: Array) -> None:
+    """Σᵢ diag(yᵢ) Q[Fᵢ, Fᵢ]⁻¹ diag(yᵢ) over the rows yᵢ with supports Fᵢ: how ‖y_r‖²/2 falls as a multiplier rises.
+
+    Minus half the Hessian, in the columns' multipliers, of the dual of the column-bounded problem. Q (R, R), Y (I, R)
+    → out (R, R).
+    """
+    R = Q.shape[0]
+    face, d, C, unbounded = np.empty(R, np.int64), np.empty(R), np.empty((R, R)), np.full(R, inf)
+    out[:, :] = 0.0
+    for i in range(Y.shape[0]):
+        size = free_face(Y[i], unbounded, face)
+        if size == 0 or not factor_face(Q, face[:size], C):
+            continue
+        for k in range(size):
+            d[:size] = 0.0
+            d[k] = 1.0
+            solve_factored(C, d[:size])
+            for m in range(size):
+                out[face[k], face[m]] += Y[i, face[k]] * d[m] * Y[i, face[m]]
