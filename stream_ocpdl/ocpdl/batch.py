@@ -120,6 +120,14 @@ def as_array(value: Any, name: str) -> BigArray:
 
 
 def _as_batch(problem: Problem, X: Any) -> BigArray:
+    if (
+        type(X) is np.ndarray
+        and X.dtype == problem.dtype
+        and X.flags.carray
+        and X.shape[1:] == problem.shape
+        and len(X)
+    ):
+        return X
     array = as_array(X, "X")
     if array.ndim != problem.modes + 1 or array.shape[1:] != problem.shape:
         expected = ", ".join(["b", *map(str, problem.shape)])
@@ -171,12 +179,14 @@ def _read_only(array: BigArray) -> BigArray:
 
 def _judge(problem: Problem, X: BigArray, energies: Array, negative: Flags, workers: Workers) -> tuple[Batch, Indices]:
     """The batch, and which tensors cannot be learned: a NaN or an infinity shows in the energy."""
+    limit = NORMS[problem.dtype] ** 2
+    if kernels.all_between(energies, 1 / limit, limit) and not (negative.any() and problem.nonnegative):
+        return Batch(X, energies), NONE
     missing = None
     gaps = np.flatnonzero(np.isnan(energies)) if problem.missing == "impute" else NONE
     if len(gaps) > 0:
         missing = np.zeros(len(X), np.int64)
         workers.run(kernels.scan_observed, len(gaps), X[0].size, gaps, X.reshape(len(X), -1), energies, missing)
-    limit = NORMS[problem.dtype] ** 2
     good = (energies <= limit) & (energies >= 1 / limit)
     for j in np.flatnonzero(energies == 0.0):  # zero, or so small that its square is
         good[j] = not np.nan_to_num(X[j]).any()

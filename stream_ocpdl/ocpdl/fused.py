@@ -58,11 +58,12 @@ def code(
     sparsity: float,
     upper: float,
     tolerance: float,
+    energies: Array,
     H: Array,
-    products: Array,
+    losses: Array,
     rounds: Indices,
-) -> None:
-    """Codes of X (b, P, Q) → H (b, R), which is zero before; ⟨H, HQ − 2L⟩ of each row → products (b)."""
+) -> tuple[int, int]:
+    """Codes of X (b, P, Q) → H (b, R), which is zero before; losses (b). The most rounds, how many are at the bound."""
     b, R = H.shape
     V, W = khatri_rao(U, offsets, 0, split), khatri_rao(U, offsets, split, offsets.size - 1)
     G, Q = np.empty((R, R)), np.ones((R, R))
@@ -77,11 +78,15 @@ def code(
     L -= sparsity / 2
     solve_rows(0, b, Q, L, upper, tolerance, H, rounds)
     multiply(H, Q, QH)
+    used, at_bound = 0, 0
     for j in range(b):
         total = 0.0
         for r in range(R):
             total += H[j, r] * (QH[j, r] - 2.0 * L[j, r])
-        products[j] = total
+            at_bound += H[j, r] >= upper
+        losses[j] = max(energies[j] + total, 0.0)
+        used = max(used, rounds[j])
+    return used, at_bound
 
 
 @kernel
@@ -176,9 +181,7 @@ def right_side(T: Array, U: Array, offsets: Indices, lo: int, i: int, hi: int) -
 
 
 @kernel
-def solve_near(
-    Q: Array, L: Array, start: Array, bound: float, radius: float, tolerance: float, Y: Array
-) -> int:
+def solve_near(Q: Array, L: Array, start: Array, bound: float, radius: float, tolerance: float, Y: Array) -> int:
     """`solvers.minimise_near` where neither bound nor radius is active: rounds, or −1 where that is not so.
 
     Y is the start before, and the minimiser after.

@@ -66,6 +66,15 @@ def scan(lo: int, hi: int, X: BigArray, energies: Array, negative: Flags) -> Non
 
 
 @exact
+def all_between(x: Array, low: float, high: float) -> bool:
+    """Whether all are numbers in a range."""
+    good = True
+    for m in range(x.size):
+        good &= low <= x[m] <= high
+    return good
+
+
+@exact
 def copy(source: BigArray, out: BigArray) -> tuple[float, bool]:
     """A tensor (M) → out (M) of any dtype; and what `scan` finds in the copy, read while it is in the first cache."""
     sums = np.zeros(LANES)

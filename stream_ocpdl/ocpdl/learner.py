@@ -12,6 +12,7 @@ not happened. `Learner` keeps the newest state.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import isfinite, prod, sqrt
 from typing import Any
 
@@ -195,18 +196,17 @@ def encode_small(problem: Problem, sets: Sets, loadings: Sequence[Array], batch:
     b, R = len(batch), problem.rank
     split = first_group(problem.shape)
     X = batch.X.reshape(b, prod(problem.shape[:split]), -1)
-    H, products, rounds = np.zeros((b, R)), np.empty(b), np.zeros(b, np.int64)
-    U, offsets = stacked(loadings)
-    penalties = (problem.ridge, problem.sparsity)
-    fused.code(X, U, offsets, split, *penalties, sets.h_max, problem.tolerance, H, products, rounds)
-    at_bound = int(np.count_nonzero(H >= sets.h_max))
-    used = int(rounds.max())
-    return Coding(H, np.maximum(batch.energies + products, 0.0), at_bound, used, used < rows.most_rounds(R))
+    H, losses, rounds = np.zeros((b, R)), np.empty(b), np.zeros(b, np.int64)
+    settings = (problem.ridge, problem.sparsity, sets.h_max, problem.tolerance)
+    U, offsets = np.concatenate(loadings), offsets_of(problem.shape)
+    used, at_bound = fused.code(X, U, offsets, split, *settings, batch.energies, H, losses, rounds)
+    return Coding(H, losses, at_bound, used, used < rows.most_rounds(R))
 
 
-def stacked(loadings: Sequence[Array]) -> tuple[Array, Indices]:
-    """All modes in one array, and where each begins."""
-    return np.concatenate(loadings), np.cumsum([0, *map(len, loadings)])
+@cache
+def offsets_of(shape: tuple[int, ...]) -> Indices:
+    """Where each mode begins if all stand in one array."""
+    return np.cumsum([0, *shape])
 
 
 def update_loadings(
@@ -239,16 +239,14 @@ def update_loadings(
     )
 
 
-def update_small(
-    problem: Problem, sets: Sets, old: Sequence[Array], aggregates: Aggregates, w: float
-) -> Update | None:
+def update_small(problem: Problem, sets: Sets, old: Sequence[Array], aggregates: Aggregates, w: float) -> Update | None:
     """The same in one call, if no bound and no radius is active."""
     split, n = first_group(problem.shape), problem.modes
     B = aggregates.B.reshape(problem.rank, prod(problem.shape[:split]), -1)
-    U, offsets = stacked(old)
+    U, offsets = np.concatenate(old), offsets_of(problem.shape)
     new, surrogates, movements, rounds = np.empty_like(U), np.empty(2), np.empty(n), np.zeros(n, np.int64)
     bounds = np.array([C.bound for C in sets.loadings if isinstance(C, NonnegativeBall)])
-    radii = w * np.array(sets.radii)
+    radii = np.array([w * c for c in sets.radii])
     done = fused.cycle(
         aggregates.A, B, U, offsets, split, bounds, radii, problem.tolerance, new, surrogates, movements, rounds
     )

@@ -12,7 +12,7 @@ means nothing. Then columns have norm at most one, and the penalty itself bounds
 """
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil, inf, isfinite, prod, sqrt
 from operator import index
 from typing import Literal
@@ -50,6 +50,10 @@ class Sets:
     norms: tuple[float, ...]
     """‖U₀⁽ⁱ⁾‖_F."""
     h_max: float
+
+
+_KNOWN: "dict[int, tuple[Problem, float, Sets]]" = {}
+"""The sets that were asked for last, by the problem's identity: every step asks for the same ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,6 @@ class Problem:
     seed: int = 0
     tolerance: float = 1e-10
     missing: Literal["reject", "impute"] = "reject"
-    _known: dict[float, Sets] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         try:
@@ -165,10 +168,13 @@ class Problem:
 
     def sets(self, scale: float) -> Sets:
         """Constraints, radii and the box of the codes, for data of typical norm `scale`."""
-        if scale not in self._known:
-            self._known.clear()
-            self._known[scale] = self._sets(scale)
-        return self._known[scale]
+        problem, at, sets = _KNOWN.get(id(self), (None, 0.0, None))
+        if problem is not self or at != scale or sets is None:
+            sets = self._sets(scale)
+            if len(_KNOWN) > 100:
+                _KNOWN.clear()
+            _KNOWN[id(self)] = (self, scale, sets)
+        return sets
 
     def _sets(self, scale: float) -> Sets:
         column = scale ** (1 / self.modes)
