@@ -48,6 +48,8 @@ class Settings:
     digest_every: int = 100
     axes: list[str] | None = None
     """Names of the modes, for readers of the snapshots."""
+    threads: int | None = None
+    """Threads of the kernels; without it as many as there are processors, or as a container may use."""
 
     @property
     def topic(self) -> str:

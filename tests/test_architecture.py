@@ -11,11 +11,12 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "stream_ocpdl"
 
 LAYERS = [
-    {"ocpdl.arrays", "errors", "fingerprint"},
+    {"ocpdl.arrays", "errors", "machine"},
+    {"fingerprint"},
     {"ocpdl.kernels", "ocpdl.workers", "ocpdl.schedules", "ocpdl.constraints"},
     {"ocpdl.rows", "ocpdl.quadratic", "ocpdl.aggregates", "ocpdl.problem"},
     {"ocpdl.solvers", "ocpdl.batch", "ocpdl.state"},
-    {"ocpdl.missing"},
+    {"ocpdl.missing", "ocpdl.fused"},
     {"ocpdl.learner", "ocpdl.diagnostics"},
     {"estimator", "stream.messages.framing", "stream.messages.records"},
     {"stream.messages.fields"},

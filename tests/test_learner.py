@@ -22,6 +22,8 @@ from stream_ocpdl import (
     Workers,
     stationarity,
 )
+from stream_ocpdl.ocpdl import learner as learner_module
+from stream_ocpdl.ocpdl.learner import warm_up
 from stream_ocpdl.ocpdl.quadratic import residual
 from stream_ocpdl.ocpdl.solvers import project_near
 from tests import paper
@@ -425,3 +427,38 @@ def test_a_state_of_another_problem_is_refused():
 
     with pytest.raises(StateError, match="rank"):
         Learner(Problem(shape=(2, 3), rank=3), state)
+
+
+def test_small_and_large_problems_are_learned_alike(monkeypatch):
+    """Fused or in single calls, in place or not: the same codes and loadings, but for rounding."""
+    stream = mixture((12, 9, 7), 3, 10, seed=1)
+    X = np.concatenate([next(stream) for _ in range(20)])
+    found = []
+    for small in (learner_module.SMALL, 0):
+        monkeypatch.setattr(learner_module, "SMALL", small)
+        learner = Learner(Problem(shape=(12, 9, 7), rank=3, batch_size=10))
+        steps = [learner.step(X[k : k + 10]) for k in range(0, 200, 10)]
+        found.append((steps[-1].codes, *learner.state.loadings, steps[-1].surrogate))
+
+    for fused, single in zip(*found, strict=True):
+        assert np.allclose(fused, single, rtol=1e-7, atol=1e-9)
+
+
+def test_in_place_has_the_same_bits():
+    """A step that writes over the state it comes from leads to the same one; data that are refused change nothing."""
+    X = np.random.default_rng(2).random((60, 8, 7))
+    problem = Problem(shape=(8, 7), rank=3, batch_size=10)
+    pure, in_place = Learner(problem), Learner(problem, in_place=True)
+    for k in range(0, 60, 10):
+        pure.step(X[k : k + 10])
+        in_place.step(X[k : k + 10])
+        with pytest.raises(DataError):
+            in_place.step(-X[:3])
+
+    assert in_place.state.digest() == pure.state.digest()
+
+
+def test_warm_up_leaves_no_trace():
+    """It works for every kind of problem."""
+    for options in ({}, {"dtype": "float32"}, {"missing": "impute"}, {"sparsity": 0.1, "ridge": 0.1}):
+        warm_up(Problem(shape=(5, 4), rank=2, batch_size=3, **options))

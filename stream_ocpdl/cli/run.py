@@ -12,6 +12,9 @@ from types import FrameType
 import click
 
 from stream_ocpdl.errors import BrokerError
+from stream_ocpdl.machine import processors
+from stream_ocpdl.ocpdl.learner import warm_up
+from stream_ocpdl.ocpdl.workers import Workers
 from stream_ocpdl.settings import Settings, load
 from stream_ocpdl.stream.checkpoint import CheckpointStore, DirectoryStore
 from stream_ocpdl.stream.kafka import Connection, KafkaSource, create_topics
@@ -50,7 +53,9 @@ def serve(settings: Settings, at: CrashPoint) -> None:
             report=log.info,
             at=at,
         )
-        pipeline = Service(plan, ports, pace).run()
+        with Workers(settings.threads or processors()) as workers:
+            warm_up(plan.problem, workers)
+            pipeline = Service(plan, ports, pace, workers).run()
     log.info("stopped after step %d", pipeline.progress.state.t)
 
 

@@ -38,21 +38,13 @@ def nothing(shape: tuple[int, ...], rank: int, dtype: str) -> Aggregates:
     return Aggregates(np.zeros((rank, rank)), np.zeros((rank, *shape), dtype), 0.0, 0.0)
 
 
-def absorb(past: Aggregates, X: BigArray, energy: float, H: Array, w: float, workers: Workers = SERIAL) -> Aggregates:
-    """eq:main_alg_aggregate_tensors, with `energy` = Σ‖X_j‖² of the minibatch. The past is not written."""
+def absorb(
+    past: Aggregates, X: BigArray, energy: float, H: Array, w: float, workers: Workers = SERIAL, consume: bool = False
+) -> Aggregates:
+    """eq:main_alg_aggregate_tensors, with `energy` = Σ‖X_j‖² of the minibatch. A consumed past gives its B away."""
     R, M, b = len(past.A), prod(past.B.shape[1:]), len(X)
-    B = np.empty_like(past.B)
-    workers.run(
-        kernels.absorb,
-        M,
-        R * b,
-        past.B.reshape(R, M),
-        X.reshape(b, M),
-        H,
-        w,
-        B.reshape(R, M),
-        grain=kernels.TILE,
-    )
+    B = past.B if consume else past.B.copy()
+    workers.run(kernels.absorb, M, R * b, B.reshape(R, M), X.reshape(b, M), H, w, grain=kernels.TILE)
     return Aggregates(
         A=(1 - w) * past.A + (w / b) * gram(H),
         B=B,

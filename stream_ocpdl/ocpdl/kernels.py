@@ -308,8 +308,8 @@ def gram(U: Array, out: Array) -> None:
 
 
 @kernel
-def absorb(lo: int, hi: int, B: BigArray, X: BigArray, H: Array, w: float, out: BigArray) -> None:
-    """(1−w)B + (w/b) Hᵀ·X, eq:main_alg_aggregate_tensors. B (R, M), X (b, M), H (b, R) → out (R, M), cells [lo, hi).
+def absorb(lo: int, hi: int, B: BigArray, X: BigArray, H: Array, w: float) -> None:
+    """(1−w)B + (w/b) Hᵀ·X, eq:main_alg_aggregate_tensors. B (R, M), X (b, M), H (b, R) → B, cells [lo, hi).
 
     Four tensors and four atoms at a time, so that a number that was loaded is used several times.
     """
@@ -321,7 +321,7 @@ def absorb(lo: int, hi: int, B: BigArray, X: BigArray, H: Array, w: float, out: 
         size = last - first
         if b == 1:
             for r in range(R):
-                blend(keep, B[r, first:last], take * H[0, r], X[0, first:last], out[r, first:last])
+                blend(keep, take * H[0, r], X[0, first:last], B[r, first:last])
             continue
         sums[:, :] = 0.0
         for j in range(0, b - 3, 4):
@@ -335,7 +335,7 @@ def absorb(lo: int, hi: int, B: BigArray, X: BigArray, H: Array, w: float, out: 
             for r in range(R):
                 add(H[j, r], X[j, first:last], sums[r, :size])
         for r in range(R):
-            blend(keep, B[r, first:last], take, sums[r, :size], out[r, first:last])
+            blend(keep, take, sums[r, :size], B[r, first:last])
 
 
 @kernel
@@ -383,10 +383,10 @@ def add(h: float, x: BigArray, out: Array) -> None:
 
 
 @kernel
-def blend(keep: float, x: BigArray, take: float, y: Array, out: BigArray) -> None:
-    """keep·x + take·y → out."""
+def blend(keep: float, take: float, x: BigArray, out: BigArray) -> None:
+    """keep·out + take·x → out."""
     for m in range(x.size):
-        out[m] = keep * x[m] + take * y[m]
+        out[m] = keep * out[m] + take * x[m]
 
 
 @kernel

@@ -22,7 +22,7 @@ from stream_ocpdl.errors import NumericError
 from stream_ocpdl.ocpdl import fused, kernels, rows
 from stream_ocpdl.ocpdl.aggregates import Aggregates, Intermediate, absorb, correlate, first_group, gram_of_atoms
 from stream_ocpdl.ocpdl.arrays import Array, Indices
-from stream_ocpdl.ocpdl.batch import Batch, read_batch
+from stream_ocpdl.ocpdl.batch import Batch, gather, read_batch
 from stream_ocpdl.ocpdl.constraints import NonnegativeBall
 from stream_ocpdl.ocpdl.missing import complete, encode_observed
 from stream_ocpdl.ocpdl.problem import Problem, Sets
@@ -105,16 +105,24 @@ class Learner:
     (1, (10, 2), True)
     """
 
-    def __init__(self, problem: Problem, state: State | None = None, workers: Workers = SERIAL) -> None:
+    def __init__(
+        self, problem: Problem, state: State | None = None, workers: Workers = SERIAL, in_place: bool = False
+    ) -> None:
         if state is not None:
             state.belongs_to(problem)
         self.problem = problem
         self.state = state if state is not None else State.initial(problem)
         self.workers = workers
+        self.in_place = in_place
 
     def step(self, X: Any) -> Step:
-        """Learn a minibatch X (b, I₁…Iₙ). If this raises, nothing was learned."""
-        self.state, step = advance(self.problem, self.state, X, self.workers)
+        """Learn a minibatch X (b, I₁…Iₙ). If this raises, nothing was learned.
+
+        In place a step takes no memory and less time; states that were asked for before are void then, and so is the
+        learner if a step has a result that is not finite.
+        """
+        batch = read_batch(self.problem, X, self.workers)
+        self.state, step = advance(self.problem, self.state, batch, self.workers, self.in_place)
         return step
 
     def code(self, X: Any) -> Coding:
@@ -124,8 +132,14 @@ class Learner:
         return encode(self.problem, self.problem.sets(state.scale or 1.0), state.loadings, batch, self.workers)
 
 
-def advance(problem: Problem, state: State, X: Any, workers: Workers = SERIAL) -> tuple[State, Step]:
-    """One step of Algorithm 2, from a state and a minibatch to the next state."""
+def advance(
+    problem: Problem, state: State, X: Any, workers: Workers = SERIAL, consume: bool = False
+) -> tuple[State, Step]:
+    """One step of Algorithm 2, from a state and a minibatch to the next state.
+
+    The state is left as it was, at the price of a copy of B. Who has no use for it any more lets it be consumed: the
+    next state then has its memory, and if the step raises, neither is of use.
+    """
     batch = read_batch(problem, X, workers)
     state = settle(problem, state, batch)
     sets = problem.sets(state.scale or 1.0)
@@ -134,7 +148,7 @@ def advance(problem: Problem, state: State, X: Any, workers: Workers = SERIAL) -
 
     coding = encode(problem, sets, state.loadings, batch, workers)
     whole = complete(state.loadings, batch, coding.H, workers)
-    aggregates = absorb(state.aggregates, whole.X, whole.energy, coding.H, w, workers)
+    aggregates = absorb(state.aggregates, whole.X, whole.energy, coding.H, w, workers, consume)
     update = update_loadings(problem, sets, state.loadings, aggregates, w, workers)
 
     step = Step(
@@ -153,6 +167,15 @@ def advance(problem: Problem, state: State, X: Any, workers: Workers = SERIAL) -
     if not all(map(isfinite, (step.surrogate, *step.movements))):
         raise NumericError(f"step {t} has a result that is not finite and was discarded; rescale the data")
     return State(t, N, state.scale, state.at_bound + coding.at_bound, update.loadings, aggregates), step
+
+
+def warm_up(problem: Problem, workers: Workers = SERIAL) -> None:
+    """Two steps on data that mean nothing, so that everything is compiled, or loaded, before the first that counts."""
+    learner = Learner(problem, workers=workers, in_place=True)
+    random = np.random.default_rng(0)
+    for _ in range(2):
+        batch, _ = gather(problem, list(random.random((problem.batch_size, *problem.shape), np.float32)), workers)
+        learner.step(batch)
 
 
 def settle(problem: Problem, state: State, batch: Batch) -> State:

@@ -168,7 +168,7 @@ class Pipeline:
         cut, batch, axes = ready
         before, step, state = self.progress, None, self.progress.state
         if batch is not None:
-            state, step = advance(self.plan.problem, state, batch, self._workers)
+            state, step = advance(self.plan.problem, state, batch, self._workers, consume=True)
         reached = before.reached | cut.reached
         open_ = self._open(reached)
         self.progress = replace(
@@ -368,7 +368,7 @@ def replay(
             raise LineageError(f"the input of step {record.t} is not what it was when it was learned")
         rows = Intake(plan.format, plan.problem.shape, ()).rows(used)
         batch, _ = gather(plan.problem, [tensor.array for _, tensor in rows], workers)
-        state, step = advance(plan.problem, state, batch, workers)
+        state, step = advance(plan.problem, state, batch, workers, consume=True)
         if (step.t, step.N, step.weight) != (record.t, record.N, record.weight):
             raise LineageError(f"the journal has step {record.t}, {record.N} tensors; the replay {step.t}, {step.N}")
     if record.state is not None and record.state != state.digest():

@@ -1,0 +1,65 @@
+"""What a container allows: processors by quota, kernels on a root that cannot be written."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stream_ocpdl.machine import processors
+
+ROOT = Path(__file__).parents[1]
+MINE = len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("max 100000", MINE),
+        ("100000 100000", 1),
+        ("50000 100000", 1),
+        ("250000 100000", min(2, MINE)),
+        ("6400000 100000", MINE),
+        ("-1", MINE),
+        ("", MINE),
+        ("nonsense", MINE),
+    ],
+)
+def test_processors_by_quota(tmp_path, text, wanted):
+    """The quota of a container, whole processors, at least one; none is no limit, and neither is what is no quota."""
+    (tmp_path / "cpu.max").write_text(text)
+    assert processors((str(tmp_path / "cpu.max"),)) == wanted
+
+
+def test_processors_by_the_older_quota(tmp_path):
+    """Quota and period in files of their own."""
+    (tmp_path / "cpu.cfs_quota_us").write_text("150000\n")
+    (tmp_path / "cpu.cfs_period_us").write_text("100000\n")
+    assert processors((str(tmp_path / "missing"), str(tmp_path / "cpu.cfs_quota_us"))) == 1
+
+
+STEP = """
+import numpy as np
+from stream_ocpdl import Learner, Problem, machine
+Learner(Problem(shape=(3, 2), rank=1)).step(np.ones((4, 3, 2)))
+print(machine.KERNELS)
+"""
+
+
+def kernels(**environment):
+    """Where a process keeps its kernels under such an environment; it makes a step."""
+    given = {name: value for name, value in os.environ.items() if name not in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")}
+    command = [sys.executable, "-c", STEP]
+    run = subprocess.run(command, env=given | environment, cwd=ROOT, capture_output=True, text=True, check=True)
+    return run.stdout.strip()
+
+
+def test_kernels_are_kept_where_one_can_write(tmp_path):
+    """In the place that is named, else in the user's cache, else in the temporary directory."""
+    nowhere = "/proc/nowhere"
+    (tmp_path / "tmp").mkdir()
+    assert kernels(NUMBA_CACHE_DIR=str(tmp_path / "named")).startswith(str(tmp_path / "named"))
+    assert list((tmp_path / "named").rglob("*.nbi"))
+    found = kernels(NUMBA_CACHE_DIR=nowhere, XDG_CACHE_HOME=nowhere, HOME=nowhere, TMPDIR=str(tmp_path / "tmp"))
+    assert found.startswith(str(tmp_path / "tmp"))
