@@ -201,8 +201,9 @@ instruction(operator.truediv, LANES, (LANES, LANES), lambda b, x, y: b.fdiv(x, y
 def solve_rows(lo: int, hi: int, Q: Array, L: Array, upper: float, tolerance: float, Y: Array, rounds: Indices) -> None:
     """min of yQyᵀ − 2⟨y, l⟩ over 0 ≤ y ≤ upper for each row l of L in [lo, hi); Y holds the start, then the minimisers.
 
-    The start is in the box. rounds[i] says after how many rounds it ended. There is at least one: where Q is nearly flat, a start may satisfy the
-    tolerance and still be far from the minimiser. Only a start that satisfies it exactly stays.
+    The start is in the box. rounds[i] says after how many rounds it ended. There is at least one: where Q is nearly
+    flat, a start may satisfy the tolerance and still be far from the minimiser. Only one that satisfies it exactly
+    stays.
     """
     n = Q.shape[0] + Q.shape[0] % 2  # a factor is made two rows at a time: where R is odd, a flat atom is added
     S, unit, inverse, bound = np.empty((n, n)), np.empty(n), np.empty(n), np.empty(n)
