@@ -101,6 +101,12 @@ def test_every_step_obeys_the_paper(run):
     check_run(*run)
 
 
+def test_a_poor_first_guess_does_not_end_the_search():
+    """B in single precision is out of the range of A: sweeps and prices of the columns fail, proximal steps do not."""
+    problem = Problem(shape=(1,), rank=4, ridge=0.01, batch_size=1, dtype="float32", seed=2)
+    check_run(problem, [np.array([[6.36961687], [2.69786714]])])
+
+
 def check_run(problem, batches):
     """Every step of a run, with or without missing cells."""
     run = Run(problem)

@@ -440,6 +440,50 @@ def distance(Y: Array, Z: Array) -> float:
 
 
 @kernel
+def largest(values: Indices) -> int:
+    """max over a vector."""
+    most = values[0]
+    for i in range(1, values.size):
+        most = max(most, values[i])
+    return int(most)
+
+
+@kernel
+def largest_diagonal(Q: Array) -> float:
+    """max Qᵣᵣ, at most ‖Q‖."""
+    most = Q[0, 0]
+    for r in range(1, Q.shape[0]):
+        most = max(most, Q[r, r])
+    return float(most)
+
+
+@exact
+def pulled(Q: Array, L: Array, unit: float, pull: float, towards: Array, out_Q: Array, out_L: Array) -> None:
+    """unit·(Q + P) and unit·(L + towards·P) with P = pull·diag(Q): pulled towards a point, in units of Q's diagonal.
+
+    The unit comes first: it keeps what follows from overflow.
+    """
+    for r in range(Q.shape[0]):
+        for s in range(Q.shape[0]):
+            out_Q[r, s] = unit * Q[r, s]
+        out_Q[r, r] += pull * (unit * Q[r, r])
+    for i in range(L.shape[0]):
+        for r in range(Q.shape[0]):
+            out_L[i, r] = unit * L[i, r] + pull * (unit * Q[r, r]) * towards[i, r]
+
+
+@kernel
+def pull_left(Q: Array, unit: float, pull: float, towards: Array, Y: Array) -> tuple[float, float]:
+    """‖(Y − towards)·unit·P‖_F, by how much a minimiser so found misses the gradient of Q and L; and ‖Y‖_F."""
+    left, size = 0.0, 0.0
+    for i in range(Y.shape[0]):
+        for r in range(Q.shape[0]):
+            left += (pull * (unit * Q[r, r]) * (Y[i, r] - towards[i, r])) ** 2
+            size += Y[i, r] ** 2
+    return sqrt(left), sqrt(size)
+
+
+@kernel
 def multiply(Y: Array, Q: Array, out: Array) -> None:
     """YQ for a symmetric Q. Y (I, R), Q (R, R) → out (I, R)."""
     for i in range(Y.shape[0]):

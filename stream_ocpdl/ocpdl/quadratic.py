@@ -54,7 +54,7 @@ def norm(Y: Array) -> float:
 
 def largest_diagonal(Q: Array) -> float:
     """max Qᵣᵣ, at most ‖Q‖."""
-    return float(np.diagonal(Q).max())
+    return kernels.largest_diagonal(Q)
 
 
 def largest_row(Q: Array) -> float:

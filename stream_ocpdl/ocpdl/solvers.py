@@ -62,26 +62,27 @@ def minimise_near(
     finer = max(1e-3 * tolerance, 2e-14)  # where Q is nearly flat a small residual leaves ‖Y − start‖ uncertain
     solver = solver_of(C, finer, workers)
     unit = 0.5 ** frexp(largest_diagonal(Q))[1]  # a power of two, which changes no digit: squares must not overflow
-    Q, L = unit * Q, unit * L
-    diagonal = np.diagonal(Q)
 
-    def pulled(pull: float, towards: Array, warm: Array) -> Solution:
-        pulls = pull * diagonal  # an atom with Qᵣᵣ = 0 stays by itself
-        found = within_ball(solver, Q + np.diag(pulls), L + pulls * towards, start, radius, warm)
-        left = kernels.distance(pulls * found.Y, pulls * towards)
-        return replace(found, settled=found.settled and left <= 0.1 * tolerance * norm(found.Y))
+    def pulled(pull: float, towards: Array) -> Solution:
+        near_Q, near_L = np.empty_like(Q), np.empty_like(L)
+        kernels.pulled(Q, L, unit, pull, towards, near_Q, near_L)  # an atom with Qᵣᵣ = 0 stays by itself
+        found = within_ball(solver, near_Q, near_L, start, radius, towards)
+        left, size = kernels.pull_left(Q, unit, pull, towards, found.Y)
+        return found if left <= 0.1 * tolerance * size else replace(found, settled=False)
 
-    solution = pulled(FLAT, start, start)
-    rounds, Y = solution.rounds, start
+    solution = pulled(FLAT, start)
+    rounds, before = solution.rounds, inf
     for _ in range(20):
         if solution.settled:
             break
-        before, Y = Y, solution.Y
-        solution = pulled(PROXIMAL, Y, Y)
+        Y = solution.Y
+        solution = pulled(PROXIMAL, Y)
         rounds += solution.rounds
-        if kernels.distance(solution.Y, Y) >= kernels.distance(Y, before):  # as close as rounding allows
+        step = kernels.distance(solution.Y, Y)
+        if step >= before:  # as close as rounding allows
             break
-    return replace(solution, rounds=rounds, multiplier=solution.multiplier / unit)
+        before = step
+    return Solution(solution.Y, rounds, solution.multiplier / unit, solution.settled)
 
 
 def project_near(V: Array, C: Constraint, centre: Array, radius: float) -> Array:
@@ -97,8 +98,7 @@ def solver_of(C: Constraint, tolerance: float, workers: Workers = SERIAL) -> Sol
     """The solver that suits a set."""
     match C:
         case NonnegativeBall(bound):
-            box = box_solver(inf, tolerance, workers)
-            return lambda Q, L, start: within_ball(box, Q, L, np.zeros_like(start), bound, start)
+            return ball_solver(bound, tolerance, workers)
         case NonnegativeColumns(bound):
             return columns_solver(bound, tolerance, workers)
         case _:
@@ -113,14 +113,27 @@ def box_solver(upper: float, tolerance: float, workers: Workers = SERIAL) -> Sol
 
     def solve(Q: Array, L: Array, start: Array) -> Solution:
         Y, rounds = start.copy(), np.zeros(len(start), np.int64)
-        workers.run(rows.solve_rows, len(Y), 10.0 * Q.size, Q, L, upper, tolerance, Y, rounds)
-        used = int(rounds.max())
+        workers.run(rows.solve_rows, len(Y), 5.0 * Q.size, Q, L, upper, tolerance, Y, rounds, grain=rows.GROUP)
+        used = kernels.largest(rounds)
         return Solution(Y, used, settled=used < rows.most_rounds(len(Q)))
 
     return solve
 
 
 # ── balls ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def ball_solver(bound: float, tolerance: float, workers: Workers = SERIAL) -> Solver:
+    """Exact minimiser over Y ≥ 0 with ‖Y‖_F ≤ bound, which is a ball around zero and seldom met."""
+    box = box_solver(inf, tolerance, workers)
+
+    def solve(Q: Array, L: Array, start: Array) -> Solution:
+        found = box(Q, L, start)
+        if norm(found.Y) > bound * (1.0 + ROUNDING):
+            return within_ball(box, Q, L, np.zeros_like(start), bound, found.Y)
+        return found
+
+    return solve
 
 
 def within_ball(solve: Solver, Q: Array, L: Array, centre: Array, radius: float, start: Array) -> Solution:
@@ -134,7 +147,7 @@ def within_ball(solve: Solver, Q: Array, L: Array, centre: Array, radius: float,
     found = solve(Q, L, start)
     gap = kernels.distance(found.Y, centre)
     if not gap > radius * (1.0 + ROUNDING):  # nor if it is not a number: the caller will notice
-        return replace(found, multiplier=0.0)
+        return found if found.multiplier == 0.0 else replace(found, multiplier=0.0)
     eye, rounds = np.eye(len(Q)), found.rounds
     inner: Solution | None = None
 
