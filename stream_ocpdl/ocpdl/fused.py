@@ -7,7 +7,7 @@ the long way, which has an answer for everything. Both are what the long way doe
 The loadings of all modes stand in one array U (ΣIᵢ, R), mode i in its rows offsets[i] … offsets[i + 1].
 """
 
-from math import frexp, inf, ldexp, sqrt
+from math import frexp, inf, ldexp
 
 import numpy as np
 
@@ -22,14 +22,11 @@ from stream_ocpdl.ocpdl.kernels import (
     inner,
     kernel,
     multiply,
+    pull_left,
+    pulled,
 )
 from stream_ocpdl.ocpdl.rows import most_rounds, solve_rows
-
-FLAT = 1e-11
-"""A pull towards the start, relative to Q, that selects the nearest minimiser where Q is flat and has many."""
-
-ROUNDING = 1e-14
-"""How far, relatively, a point may lie outside of a ball and still count as on its sphere."""
+from stream_ocpdl.ocpdl.solvers import FLAT, ROUNDING
 
 
 @kernel
@@ -186,29 +183,14 @@ def solve_near(Q: Array, L: Array, start: Array, bound: float, radius: float, to
 
     Y is the start before, and the minimiser after.
     """
-    R = Q.shape[0]
     steepest = 0.0
-    for r in range(R):
+    for r in range(Q.shape[0]):
         steepest = max(steepest, Q[r, r])
     unit = ldexp(1.0, -frexp(steepest)[1])  # a power of two, which changes no digit: squares must not overflow
-    S, load, pulls = np.empty((R, R)), np.empty(L.shape), np.empty(R)
-    for r in range(R):
-        for s in range(R):
-            S[r, s] = unit * Q[r, s]
-        pulls[r] = FLAT * S[r, r]
-        S[r, r] += pulls[r]
-    for i in range(L.shape[0]):
-        for r in range(R):
-            load[i, r] = unit * L[i, r] + pulls[r] * start[i, r]
-    rounds = np.zeros(Y.shape[0], np.int64)
+    S, load, rounds = np.empty_like(Q), np.empty_like(L), np.zeros(Y.shape[0], np.int64)
+    pulled(Q, L, unit, FLAT, start, S, load)
     solve_rows(0, Y.shape[0], S, load, inf, max(1e-3 * tolerance, 2e-14), Y, rounds)
-    used, size, gap, left = 0, 0.0, 0.0, 0.0
-    for i in range(Y.shape[0]):
-        used = max(used, rounds[i])
-        for r in range(R):
-            moved = Y[i, r] - start[i, r]
-            size += Y[i, r] ** 2
-            gap += moved**2
-            left += (pulls[r] * moved) ** 2
-    inside = sqrt(size) <= bound * (1.0 + ROUNDING) and sqrt(gap) <= radius * (1.0 + ROUNDING)
-    return used if inside and used < most_rounds(R) and sqrt(left) <= 0.1 * tolerance * sqrt(size) else -1
+    left, size = pull_left(Q, unit, FLAT, start, Y)
+    used = rounds.max()
+    inside = size <= bound * (1.0 + ROUNDING) and distance(Y, start) <= radius * (1.0 + ROUNDING)
+    return used if inside and used < most_rounds(Q.shape[0]) and left <= 0.1 * tolerance * size else -1
