@@ -13,7 +13,8 @@ noise; `WARM` steps go before. Then blocks of fresh minibatches are made outside
 all contenders take turns on every block. Steps are in place, as those of the service are. `achieved` is the median over
 the steps, checking of the minibatch included: CPU time on one thread, wall time on two. The limit is the median over
 the blocks, and `best` is the share that the shortest times give. Shares of two threads are of the same limit of one
-core. `speedup` is the ratio of wall times. How often a radius was active, and how often every sub-problem settled, is in the JSON.
+core. `speedup` is the ratio of wall times. How often a radius was active, and how often every sub-problem settled, is
+in the JSON.
 """
 
 import os
