@@ -386,7 +386,8 @@ def drawn(bound: float, y: Array, slope: Array) -> Array:
     """The bound to which a flat coordinate is drawn, or where it is."""
     y = y - above(slope, spread(0.0)) * y
     if bound < inf:
-        y = y + above(spread(0.0), slope) * (spread(bound) - y)
+        up = above(spread(0.0), slope)
+        y = y - up * y + up * spread(bound)
     return y
 
 
