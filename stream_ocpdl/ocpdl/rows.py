@@ -14,9 +14,6 @@ from its start by a method that always ends: see `solve_row`.
 
 Every operation on lanes is elementwise, and what happens to a row never depends on the rows beside it. So its bits
 depend neither on the lane it sits in nor on the range it is part of.
-
-This file has everything that a row calls, and the functions that others share with it: Numba's cache does not notice a
-change in a function defined in another file.
 """
 
 import operator
@@ -32,7 +29,7 @@ from numba import types
 from numba.core import typing
 
 from stream_ocpdl.ocpdl.arrays import Array, Indices
-from stream_ocpdl.ocpdl.kernels import kernel
+from stream_ocpdl.ocpdl.kernels import KEPT, kernel
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,7 +39,7 @@ def part(function: F) -> F:
 
     Products and sums are contracted, but sums are added in the order that is written: see `free_somewhere`.
     """
-    compiled = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"}, forceinline=True)
+    compiled = numba.njit(cache=KEPT, nogil=True, error_model="numpy", fastmath={"contract"}, forceinline=True)
     return cast(F, compiled(function))
 
 
