@@ -28,6 +28,7 @@ import numpy as np
 
 from stream_ocpdl.errors import OcpdlError
 from stream_ocpdl.evidence import Evidence, examine
+from stream_ocpdl.ocpdl.learner import warm_up
 from stream_ocpdl.settings import Settings
 from stream_ocpdl.stream.kafka import Connection, committed, create_topics, delete_topics, produce, watermarks
 from stream_ocpdl.stream.messages import Code, Tensor, split
@@ -84,6 +85,7 @@ def verify(trial: Trial) -> Verdict:
     models = models if trial.canonical else models[:1]
     topics = {prefix + ".input": (trial.partitions, dict[str, str]())}
     create_topics(connection, topics)
+    warm_up(models[0].plan().problem)  # what is compiled here no life has to compile
     try:
         feed = _Feed(trial, connection, models[0].topic)
         _disturb(trial, models[0], verdict)
