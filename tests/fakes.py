@@ -126,7 +126,7 @@ def serve(world, plan, pace, at=no_crash, chunk=3, silent=()):
         Outbox(world, at),
         Store(world, at),
         lambda: clock[0],
-        lambda: still[0] > 200,
+        lambda: still[0] > 250,
         reports.append,
         at,
     )

@@ -422,6 +422,20 @@ def test_refused_records_do_not_count_as_tensors():
     assert batcher.hungry == {0}
 
 
+def test_refused_records_do_not_wait_for_ever():
+    """Without another tensor to come, the dead letter comes after a second, and the batches stay the same."""
+    good = inputs(1, 10)[0]
+    world, calm = World([[*good[:6], b"poison", None]]), World([[*good[:6], b"poison", None, *good[6:]]])
+    serve(world, plan(), PACE, chunk=20)
+    assert len(world.stream("dead-letters")) == 2
+    world.input = calm.input
+    serve(world, plan(), PACE, chunk=20)
+    serve(calm, plan(), PACE, chunk=20)
+
+    assert len(world.stream("dead-letters")) == 2
+    assert world.stream("codes") == calm.stream("codes")
+
+
 def test_many_refusals_are_many_records():
     """A message of thousands of pieces that is refused does not make a record of the journal that nobody can read."""
     pieces = [chunk.to_bytes() for chunk in split(bytes(500_000), "\U0001f600" * 64, 100)]

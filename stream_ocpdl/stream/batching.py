@@ -7,8 +7,9 @@ With `full` and `canonical` a minibatch is a pure function of what the partition
 partitions in turn, one from each, so no accident of delivery can enter. The price: a partition that falls silent
 holds up the others.
 
-Refused records wait in line with the tensors and leave with the next minibatch. If many wait while no minibatch can be
-closed, they are let go ahead of it: their places in the line are kept, so that what follows stays the same.
+Refused records wait in line with the tensors and leave with the next minibatch. If many wait, or one for long, while no
+minibatch can be closed, they are let go ahead of it: their places in the line are kept, so that what follows stays the
+same.
 """
 
 from collections import deque
@@ -26,6 +27,9 @@ PLENTY = 8_000_000
 
 MOST_REFUSED = 100
 """So many refused records, or so many bytes of them, do not wait for a minibatch."""
+
+REFUSED_WAIT = 1.0
+"""Seconds after which they do not either: their dead letters say what is wrong, perhaps why no minibatch comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,7 @@ class Batcher:
         self._held = dict.fromkeys(self._partitions, 0)
         """Bytes of each partition that wait."""
         self._tensors = 0
+        self._refused_since = 0.0
         self._refused = (0, 0)
         """How many refused records wait in the line without a tensor to wait for, and their bytes."""
 
@@ -129,7 +134,8 @@ class Batcher:
             if oldest is not None and now - oldest >= self._batching.linger_ms / 1000:
                 return self._rows(self._tensors)
         count, size = self._refused
-        return [] if count >= MOST_REFUSED or size >= PLENTY // 2 else None
+        waited = count > 0 and now - self._refused_since >= REFUSED_WAIT
+        return [] if waited or count >= MOST_REFUSED or size >= PLENTY // 2 else None
 
     def refuse(self, wrong: Mapping[Position, Exception]) -> None:
         """Take tensors out of the line, each for an error; their places stay."""
@@ -169,6 +175,8 @@ class Batcher:
         self._tensors += sign * (item.tensor is not None)
         if item.refused and item.tensor is None:
             count, size = self._refused
+            if count == 0:
+                self._refused_since = item.arrived
             self._refused = (count + sign * len(item.refused), size + sign * _refused_bytes(item))
 
     def _hold(self, item: Item, sign: int) -> None:
