@@ -13,6 +13,12 @@ REQUIRED = "OCPDL_REQUIRE_BROKER"
 _state: dict[str, str] = {}
 
 
+@pytest.fixture(autouse=True)
+def threads_for_everything(monkeypatch):
+    """However small a problem is, who asks for threads gets them: or tests of threads would run on one."""
+    monkeypatch.setattr("stream_ocpdl.ocpdl.workers.WORTH_A_THREAD", 0)
+
+
 @pytest.fixture(scope="session")
 def broker():
     """One Apache Kafka for the whole session; the tests that want it are skipped where none can be had."""

@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from stream_ocpdl.errors import ConfigError
 
-WORTH_A_THREAD = 200_000
-"""Multiplications below which a second thread costs more than it brings (about 50 µs)."""
+WORTH_A_THREAD = 2_000_000
+"""Multiplications below which a second thread costs more than it brings (about 100 µs)."""
 
 
 class Workers:
