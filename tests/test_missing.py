@@ -12,7 +12,7 @@ from stream_ocpdl.ocpdl.learner import advance
 from stream_ocpdl.ocpdl.missing import complete, encode_observed
 from tests import paper
 from tests.test_kernels import mode  # noqa: F401  (a fixture)
-from tests.test_learner import check_run, mixture, runs
+from tests.test_learner import check_against_the_oracle, check_run, mixture, runs
 
 
 def with_gaps(X, share=0.3, seed=0):
@@ -58,22 +58,7 @@ def test_every_step_obeys_the_paper(run):
 @pytest.mark.parametrize("shape", [(6,), (5, 4), (4, 3, 2)], ids=str)
 def test_the_run_is_the_oracles(shape):
     """Ten steps equal ten steps of the slow Algorithm 1 on tensors that are coded and filled by brute force."""
-    problem = imputing(shape=shape, rank=2, ridge=0.01)
-    learner = Learner(problem)
-    past, weights, loadings = [], [], None
-    for t, X in enumerate(stream(10, shape=shape, rank=2), 1):
-        step = learner.step(X)
-        loadings = loadings or list(problem.initial_loadings(learner.state.scale))
-        H = paper.coding(X, loadings, 0.0, 0.01)
-        past.append((paper.filled(X, loadings, H), H))
-        weights.append(1.0 if t == 1 else t**-0.76)
-        A, B = paper.aggregates(past, weights)
-        for i, C in enumerate(problem.sets(learner.state.scale).loadings):
-            bars = paper.intermediate(A, B, loadings, i)
-            loadings[i] = paper.update(*bars, C.project, loadings[i], step.radii[i])
-
-        for ours, theirs in zip(learner.state.loadings, loadings, strict=True):
-            assert np.allclose(ours, theirs, atol=2e-6)
+    check_against_the_oracle(imputing(shape=shape, rank=2, ridge=0.01), stream(10, shape=shape, rank=2))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

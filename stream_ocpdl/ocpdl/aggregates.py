@@ -60,12 +60,11 @@ def gram(U: Array) -> Array:
     return out
 
 
-def gram_of_atoms(loadings: Sequence[Array], but: int | None = None) -> Array:
-    """G = ⊙ᵢ UᵢᵀUᵢ, the inner products of the atoms; without mode `but` if one is given."""
+def gram_of_atoms(loadings: Sequence[Array]) -> Array:
+    """G = ⊙ᵢ UᵢᵀUᵢ, the inner products of the atoms."""
     G = np.ones((loadings[0].shape[1],) * 2)
-    for i, U in enumerate(loadings):
-        if i != but:
-            G *= gram(U)
+    for U in loadings:
+        G *= gram(U)
     return G
 
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stream_ocpdl.ocpdl import kernels, rows
+from stream_ocpdl.ocpdl.aggregates import khatri_rao
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.batch import Batch
 from stream_ocpdl.ocpdl.problem import Problem
@@ -75,10 +76,7 @@ def complete(loadings: Sequence[Array], batch: Batch, H: Array, workers: Workers
 
 def split(loadings: Sequence[Array]) -> tuple[Array, Array]:
     """V (I₁⋯Iₙ₋₁, R) and U (Iₙ, R) with d_m = V[p] ⊙ U[i] for cell m = (p, i): the W of Algorithm 4 in two factors."""
-    V = np.ones((1, loadings[0].shape[1]))
-    for W in loadings[:-1]:
-        V = (V[:, None, :] * W).reshape(-1, W.shape[1])
-    return V, loadings[-1]
+    return khatri_rao(loadings[:-1], loadings[0].shape[1]), loadings[-1]
 
 
 def fibres(X: BigArray) -> BigArray:
