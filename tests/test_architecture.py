@@ -14,6 +14,7 @@ LAYERS = [
     {"ocpdl.arrays", "errors", "machine"},
     {"fingerprint"},
     {"ocpdl.kernels", "ocpdl.workers", "ocpdl.schedules", "ocpdl.constraints"},
+    {"ocpdl.lanes"},
     {"ocpdl.rows", "ocpdl.quadratic", "ocpdl.aggregates", "ocpdl.problem"},
     {"ocpdl.solvers", "ocpdl.batch", "ocpdl.state"},
     {"ocpdl.missing", "ocpdl.fused"},

@@ -16,35 +16,13 @@ Every operation on lanes is elementwise, and what happens to a row never depends
 depend neither on the lane it sits in nor on the range it is part of.
 """
 
-import operator
-from collections.abc import Callable
 from math import inf, sqrt
-from typing import Any, TypeVar, cast
 
-import numba
-import numba.extending
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import typing
 
 from stream_ocpdl.ocpdl.arrays import Array, Indices
-from stream_ocpdl.ocpdl.kernels import KEPT, kernel
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def part(function: F) -> F:
-    """A part of `solve_rows`, laid into it: to hand over arrays takes as long as a round of small rows.
-
-    Products and sums are contracted, but sums are added in the order that is written: see `free_somewhere`.
-    """
-    compiled = numba.njit(cache=KEPT, nogil=True, error_model="numpy", fastmath={"contract"}, forceinline=True)
-    return cast(F, compiled(function))
-
-
-GROUP = 8
-"""Rows that are solved side by side: one register with AVX-512, two with AVX2, four with NEON."""
+from stream_ocpdl.ocpdl.kernels import kernel
+from stream_ocpdl.ocpdl.lanes import GROUP, above, larger, part, put, smaller, some, spread, take
 
 POINT, LOAD, SLOPE, FACE = 0, 1, 2, 3
 """What a group (4, n, GROUP) has of its rows: y, l, half the gradient yS − l, and 1 where a coordinate is free, else 0.
@@ -71,124 +49,6 @@ PATIENCE = 12
 
 FLAT = 1e-12
 """A face with a pivot below this is left to `solve_row`, which knows a ridge."""
-
-
-# ── lanes: in Python a row of GROUP doubles, compiled a vector register ────────────────────────────────────────
-
-
-def take(a: Array, m: int, k: int) -> Array:
-    """a[m, k], of an array (…, n, GROUP)."""
-    return np.array(a[m, k])
-
-
-def put(a: Array, m: int, k: int, v: Array) -> None:
-    """a[m, k] = v."""
-    a[m, k] = v
-
-
-def spread(x: float) -> Array:
-    """The same number in each lane."""
-    return np.full(GROUP, x)
-
-
-def larger(a: Array, b: Array) -> Array:
-    """b where a < b, else a: a NaN in a stays, as it does in Python's max(a, b)."""
-    return np.where(a < b, b, a)
-
-
-def smaller(a: Array, b: Array) -> Array:
-    """b where a > b, else a."""
-    return np.where(a > b, b, a)
-
-
-def above(a: Array, b: Array) -> Array:
-    """1 where a > b, else 0."""
-    return np.where(a > b, 1.0, 0.0)
-
-
-def some(a: Array) -> bool:
-    """Whether a lane is above zero."""
-    return bool(np.any(a > 0.0))
-
-
-class Lanes(types.Type):
-    """Numba's name for such a register."""
-
-    def __init__(self) -> None:
-        super().__init__("Lanes")
-
-
-LANES, ARRAY, INDEX = Lanes(), types.Array, types.intp
-REGISTER = ir.VectorType(ir.DoubleType(), GROUP)
-ZERO, ONE = ir.Constant(REGISTER, [0.0] * GROUP), ir.Constant(REGISTER, [1.0] * GROUP)
-NUMBA: Any = numba.extending
-NUMBA.register_model(Lanes)(lambda manager, kind: NUMBA.models.PrimitiveModel(manager, kind, REGISTER))
-
-
-def instruction(function: Any, result: Any, kinds: tuple[Any, ...], emit: Callable[..., Any]) -> None:
-    """Compiled, a function of lanes is what `emit` writes with LLVM's builder."""
-    names: Any = typing
-    wanted = {LANES: Lanes, ARRAY: ARRAY}
-
-    def chosen(*args: Any) -> Any:
-        if all(isinstance(arg, wanted.get(kind, types.Number)) for arg, kind in zip(args, kinds, strict=True)):
-            return names.signature(
-                result, *(arg if kind is ARRAY else kind for arg, kind in zip(args, kinds, strict=True))
-            )
-        return None
-
-    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        if kinds[0] is ARRAY:
-            args = (context.make_array(sig.args[0])(context, builder, args[0]), *args[1:])
-        written = emit(builder, *args)
-        return context.get_dummy_value() if result == types.none else written
-
-    by_arity: dict[int, Any] = {  # Numba looks at the names of arguments
-        1: lambda a: chosen(a),
-        2: lambda a, b: chosen(a, b),
-        3: lambda a, b, c: chosen(a, b, c),
-        4: lambda a, b, c, d: chosen(a, b, c, d),
-    }
-    NUMBA.type_callable(function)(lambda _: by_arity[len(kinds)])
-    NUMBA.lower_builtin(function, *kinds)(lower)
-
-
-def address(builder: Any, a: Any, m: Any, k: Any) -> Any:
-    """Where a[m, k] begins."""
-    row = builder.add(builder.mul(m, builder.extract_value(a.shape, 1)), k)
-    return builder.bitcast(builder.gep(a.data, [builder.mul(row, row.type(GROUP))]), REGISTER.as_pointer())
-
-
-def broadcast(builder: Any, x: Any) -> Any:
-    """A number in each lane."""
-    nothing, zeros = ir.Constant(REGISTER, ir.Undefined), ir.Constant(ir.VectorType(ir.IntType(32), GROUP), [0] * GROUP)
-    return builder.shuffle_vector(builder.insert_element(nothing, x, ir.IntType(32)(0)), nothing, zeros)
-
-
-def compare(builder: Any, sign: str, a: Any, b: Any, then: Any, otherwise: Any) -> Any:
-    """Lane by lane one or the other."""
-    return builder.select(builder.fcmp_ordered(sign, a, b), then, otherwise)
-
-
-def not_zero(builder: Any, bits: Any) -> Any:
-    """Whether a bit is set."""
-    number = builder.bitcast(bits, ir.IntType(GROUP))
-    return builder.icmp_unsigned("!=", number, number.type(0))
-
-
-instruction(take, LANES, (ARRAY, INDEX, INDEX), lambda b, a, m, k: b.load(address(b, a, m, k), align=8))
-instruction(
-    put, types.none, (ARRAY, INDEX, INDEX, LANES), lambda b, a, m, k, v: b.store(v, address(b, a, m, k), align=8)
-)
-instruction(spread, LANES, (types.float64,), broadcast)
-instruction(larger, LANES, (LANES, LANES), lambda b, x, y: compare(b, "<", x, y, y, x))
-instruction(smaller, LANES, (LANES, LANES), lambda b, x, y: compare(b, ">", x, y, y, x))
-instruction(above, LANES, (LANES, LANES), lambda b, x, y: compare(b, ">", x, y, ONE, ZERO))
-instruction(some, types.boolean, (LANES,), lambda b, x: not_zero(b, b.fcmp_ordered(">", x, ZERO)))
-instruction(operator.add, LANES, (LANES, LANES), lambda b, x, y: b.fadd(x, y))
-instruction(operator.sub, LANES, (LANES, LANES), lambda b, x, y: b.fsub(x, y))
-instruction(operator.mul, LANES, (LANES, LANES), lambda b, x, y: b.fmul(x, y))
-instruction(operator.truediv, LANES, (LANES, LANES), lambda b, x, y: b.fdiv(x, y))
 
 
 # ── all rows ───────────────────────────────────────────────────────────────────────────────────────────────────

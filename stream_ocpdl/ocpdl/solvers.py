@@ -19,6 +19,7 @@ import numpy as np
 from stream_ocpdl.ocpdl import kernels, rows
 from stream_ocpdl.ocpdl.arrays import Array, Indices
 from stream_ocpdl.ocpdl.constraints import Constraint, NonnegativeBall, NonnegativeColumns
+from stream_ocpdl.ocpdl.lanes import GROUP
 from stream_ocpdl.ocpdl.quadratic import half_gradient, largest_diagonal, largest_row, moved, norm, product
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
@@ -113,7 +114,7 @@ def box_solver(upper: float, tolerance: float, workers: Workers = SERIAL) -> Sol
 
     def solve(Q: Array, L: Array, start: Array) -> Solution:
         Y, rounds = start.copy(), np.zeros(len(start), np.int64)
-        workers.run(rows.solve_rows, len(Y), 5.0 * Q.size, Q, L, upper, tolerance, Y, rounds, grain=rows.GROUP)
+        workers.run(rows.solve_rows, len(Y), 5.0 * Q.size, Q, L, upper, tolerance, Y, rounds, grain=GROUP)
         used = kernels.largest(rounds)
         return Solution(Y, used, settled=used < rows.most_rounds(len(Q)))
 
