@@ -174,8 +174,8 @@ def not_zero(builder: Any, bits: Any) -> Any:
 
 def called(builder: Any, name: str, result: Any, *args: Any) -> Any:
     """What one of LLVM's own functions says."""
-    kind = ir.FunctionType(result, [arg.type for arg in args])
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
+    kind, names = ir.FunctionType(result, [arg.type for arg in args]), cast(Any, cgutils)
+    return builder.call(names.get_or_insert_function(builder.module, kind, name), args)
 
 
 def place(builder: Any, x: Any, i: Any) -> tuple[Any, Any, str]:
