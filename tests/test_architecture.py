@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parents[1] / "stream_ocpdl"
 LAYERS = [
     {"ocpdl.arrays", "errors", "machine"},
     {"fingerprint"},
-    {"ocpdl.kernels", "ocpdl.workers", "ocpdl.schedules", "ocpdl.constraints"},
-    {"ocpdl.lanes"},
+    {"ocpdl.compiled", "ocpdl.lanes", "ocpdl.workers", "ocpdl.schedules", "ocpdl.constraints"},
+    {"ocpdl.kernels"},
     {"ocpdl.rows", "ocpdl.quadratic", "ocpdl.aggregates", "ocpdl.problem"},
     {"ocpdl.solvers", "ocpdl.batch", "ocpdl.state"},
     {"ocpdl.missing", "ocpdl.fused"},

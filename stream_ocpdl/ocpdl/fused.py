@@ -12,6 +12,7 @@ from math import frexp, inf, ldexp
 import numpy as np
 
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
+from stream_ocpdl.ocpdl.compiled import kernel
 from stream_ocpdl.ocpdl.kernels import (
     contract,
     contract_next,
@@ -20,7 +21,6 @@ from stream_ocpdl.ocpdl.kernels import (
     fold_last,
     gram,
     inner,
-    kernel,
     multiply,
     pull_left,
     pulled,

@@ -4,25 +4,16 @@ They are serial, release the GIL, and take first a range [lo, hi) of *independen
 several ranges side by side. What an output is computed from, and in which order, never depends on the range, so
 results do not depend on the number of threads, to the last bit.
 
-Flags: reassociation and contraction, so that loops become vector instructions; never `nnan` or `ninf`, because a
-NaN or an infinity must survive until somebody notices it. `error_model="numpy"` spares the division checks.
-
 Shapes: R atoms, M = I₁⋯Iₙ cells, b tensors. Reductions are accumulated in float64 whatever the data are.
 """
 
-from collections.abc import Callable
 from math import sqrt
-from typing import Any, TypeVar, cast
 
-import numba
 import numpy as np
 
-from stream_ocpdl.machine import KERNELS
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Flags, Indices
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-KEPT = KERNELS is not None
+from stream_ocpdl.ocpdl.compiled import exact, kernel
+from stream_ocpdl.ocpdl.lanes import GROUP, load, load_some, smaller, some, spread, store
 
 TILE = 256
 """Cells of a tile: ranges of cells begin at multiples of it, and a tile's accumulators stay in the first cache."""
@@ -34,17 +25,6 @@ SPAN = 256
 LANES = 32
 """Running sums of an energy. Cell m of a tensor belongs to lane m mod LANES: an order of summation that is fixed, and
 still becomes vector instructions."""
-
-
-def kernel(function: F) -> F:
-    """Compile once per signature, and keep the result on disk if there is a place for it."""
-    flags = {"nsz", "arcp", "contract", "afn", "reassoc"}
-    return cast(F, numba.njit(cache=KEPT, nogil=True, error_model="numpy", fastmath=flags)(function))
-
-
-def exact(function: F) -> F:
-    """The same in the order that is written, for sums that two kernels must have to the last bit."""
-    return cast(F, numba.njit(cache=KEPT, nogil=True, error_model="numpy")(function))
 
 
 # ── reading a minibatch ────────────────────────────────────────────────────────────────────────────────────────
@@ -118,30 +98,29 @@ def scatter(indices: Indices, values: BigArray, out: BigArray) -> tuple[float, b
 def measure_tile(x: BigArray, sums: Array) -> bool:
     """x² of a tile, cell m added to sums[m mod LANES]; whether a cell is below zero. A NaN shows in the sums only.
 
-    Lane after lane, so that a sum stays in its register; each adds its cells in ascending order.
+    Lanes are registers side by side; each adds its cells in ascending order.
     """
-    for k in range(LANES):
-        energy = sums[k]
-        for row in range(TILE // LANES):
-            v = np.float64(x[row * LANES + k])
-            energy += v * v
-        sums[k] = energy
-    below = False
-    for m in range(TILE):
-        below |= x[m] < 0.0
-    return below
+    zero = lowest = spread(0.0)
+    for k in range(0, LANES, 2 * GROUP):
+        s, t = load(sums, k), load(sums, k + GROUP)
+        for m in range(k, TILE, LANES):
+            u, v = load(x, m), load(x, m + GROUP)
+            s, t = s + u * u, t + v * v
+            lowest = smaller(smaller(lowest, u), v)
+        store(sums, k, s)
+        store(sums, k + GROUP, t)
+    return some(zero - lowest)
 
 
 @exact
 def measure_rest(x: BigArray, sums: Array) -> bool:
     """The same for the cells that fill no tile."""
-    below = False
-    for m in range(x.size):
-        v = np.float64(x[m])
-        sums[m % LANES] += v * v
-        if v < 0.0:
-            below = True
-    return below
+    zero = lowest = spread(0.0)
+    for m in range(0, x.size, GROUP):
+        v = load_some(x, m, x.size - m)
+        store(sums, m % LANES, load(sums, m % LANES) + v * v)
+        lowest = smaller(lowest, v)
+    return some(zero - lowest)
 
 
 @exact

@@ -7,7 +7,7 @@ value of LLVM's vector type, which has the same bits on processors with narrower
 
 import operator
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numba
 import numba.extending
@@ -17,21 +17,9 @@ from numba import types
 from numba.core import cgutils, typing
 
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
-from stream_ocpdl.ocpdl.kernels import KEPT
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 GROUP = 8
 """Rows that are solved side by side: one register with AVX-512, two with AVX2, four with NEON."""
-
-
-def part(function: F) -> F:
-    """A part of a kernel, laid into it: to hand over arrays takes as long as a round of small rows.
-
-    Products and sums are contracted, but sums are added in the order that is written.
-    """
-    compiled = numba.njit(cache=KEPT, nogil=True, error_model="numpy", fastmath={"contract"}, forceinline=True)
-    return cast(F, compiled(function))
 
 
 def take(a: Array, m: int, k: int) -> Array:

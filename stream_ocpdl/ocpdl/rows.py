@@ -21,8 +21,8 @@ from math import inf, sqrt
 import numpy as np
 
 from stream_ocpdl.ocpdl.arrays import Array, Indices
-from stream_ocpdl.ocpdl.kernels import kernel
-from stream_ocpdl.ocpdl.lanes import GROUP, above, larger, part, put, smaller, some, spread, take
+from stream_ocpdl.ocpdl.compiled import kernel, part
+from stream_ocpdl.ocpdl.lanes import GROUP, above, larger, put, smaller, some, spread, take
 
 POINT, LOAD, SLOPE, FACE = 0, 1, 2, 3
 """What a group (4, n, GROUP) has of its rows: y, l, half the gradient yS − l, and 1 where a coordinate is free, else 0.
