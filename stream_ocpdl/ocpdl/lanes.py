@@ -218,6 +218,11 @@ def emit_prefetch(builder: Any, x: Any, i: Any) -> Any:
     return called(builder, "llvm.prefetch.p0", ir.VoidType(), pointer, *(ir.IntType(32)(k) for k in (0, 2, 1)))
 
 
+def emit_fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    """`fma`."""
+    return called(builder, f"llvm.fma.v{GROUP}f64", REGISTER, a, b, c)
+
+
 def emit_total(builder: Any, v: Any) -> Any:
     """`total`."""
     size = GROUP

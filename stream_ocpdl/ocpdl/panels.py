@@ -1,0 +1,254 @@
+"""Products of matrices in registers.
+
+A *panel* is a block of an output, up to eight atoms by up to three registers of cells, whose sums stay in registers
+while everything that is added to them streams by:
+
+    sums[k, m] = Σ_d A[d, r + k] · X[d, q + m]
+
+It is most of a step: coding (A = loadings, d = rows of a tensor), absorbing (A = codes, d = tensors). A product is added
+to what came before it and rounded once, whatever panel it is part of.
+
+Panels are written in LLVM's terms, once for every size: Numba would keep their sums in memory.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numba.extending
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from stream_ocpdl.ocpdl.arrays import Array, BigArray
+from stream_ocpdl.ocpdl.compiled import exact
+from stream_ocpdl.ocpdl.lanes import (
+    GROUP,
+    INDEX,
+    ZERO,
+    broadcast,
+    emit_fma,
+    emit_load,
+    emit_load_some,
+    emit_store,
+    emit_store_some,
+    load,
+    total,
+)
+
+ATOMS, REGISTERS = 8, (2, 3)
+"""Sizes of a panel: up to so many atoms, and as many registers of cells; 24 sums are in registers then, of 32."""
+
+NUMBA: Any = numba.extending
+TOOLS: Any = cgutils
+INT = ir.IntType(64)
+
+
+def sized(write: Callable[..., None], *kinds: Any) -> Any:
+    """Compiled, a function of (n, v, …) is what `write(builder, atoms, registers, …)` emits for atoms = n, registers = v.
+
+    What Numba wants to know of it: its signature, and how it is lowered.
+    """
+
+    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        n, v, *given = (
+            context.make_array(kind)(context, builder, arg) if isinstance(kind, types.Array) else arg
+            for kind, arg in zip(sig.args, args, strict=True)
+        )
+        for atoms, registers in sizes(builder, n, v):
+            write(builder, atoms, registers, *given)
+        return context.get_dummy_value()
+
+    return types.none(*(INDEX if isinstance(kind, types.Integer) else kind for kind in kinds)), lower
+
+
+def sizes(builder: Any, n: Any, v: Any) -> Iterator[tuple[int, int]]:
+    """All sizes, each with the builder in a branch of its own."""
+    key, done = builder.add(builder.mul(n, n.type(4)), v), builder.append_basic_block("done")
+    switch = builder.switch(key, done)
+    for atoms in range(1, ATOMS + 1):
+        for registers in REGISTERS:
+            branch = builder.append_basic_block(f"panel{atoms}x{registers}")
+            switch.add_case(key.type(4 * atoms + registers), branch)
+            builder.position_at_end(branch)
+            yield atoms, registers
+            builder.branch(done)
+    builder.position_at_end(done)
+
+
+class Panel:
+    """Sums of `atoms` by `registers` while they are written; the last register may be empty from cell `cells` on."""
+
+    def __init__(self, builder: Any, atoms: int, registers: int, cells: Any) -> None:
+        self.builder, self.atoms, self.registers, self.cells = builder, atoms, registers, cells
+        self.sums: list[list[Any]] = []
+
+    def accumulate(self, A: Any, r: Any, X: Any, at: Any, stride: Any) -> None:
+        """Σ_d A[d, r + k] · X[at + d·stride + m], X flat."""
+        builder = self.builder
+        depth, R = builder.extract_value(A.shape, 0), builder.extract_value(A.shape, 1)
+        slots = [[TOOLS.alloca_once_value(builder, ZERO) for _ in range(self.registers)] for _ in range(self.atoms)]
+        with TOOLS.for_range(builder, depth) as loop:
+            x = self.load(X, builder.add(at, builder.mul(loop.index, stride)))
+            row = builder.gep(A.data, [builder.add(builder.mul(loop.index, R), r)])
+            for k, line in enumerate(slots):
+                a = broadcast(builder, builder.load(builder.gep(row, [INT(k)])))
+                for slot, each in zip(line, x, strict=True):
+                    builder.store(emit_fma(builder, a, each, builder.load(slot)), slot)
+        self.sums = [[builder.load(slot) for slot in line] for line in slots]
+
+    def blend(self, keep: Any, B: Any, i: Any, stride: Any) -> None:
+        """keep·B[i + k·stride + m] + sums → sums and B."""
+        builder, old = self.builder, broadcast(self.builder, keep)
+        for k, line in enumerate(self.sums):
+            start = builder.add(i, builder.mul(stride, INT(k)))
+            for m, before in enumerate(self.load(B, start)):
+                line[m] = emit_fma(builder, old, before, line[m])
+                place, left = self.register(start, m)
+                emit_store_some(builder, B, place, left, line[m])
+
+    def fold(self, W: Any, i: Any, stride: Any, out: Any, r: Any) -> None:
+        """out[r + k] + Σ_m sums[k, m] · W[i + k·stride + m] → out, by lanes."""
+        builder = self.builder
+        for k, line in enumerate(self.sums):
+            place = builder.mul(builder.add(r, INT(k)), INT(GROUP))
+            lanes = emit_load(builder, out, place)
+            for each, factor in zip(line, self.load(W, builder.add(i, builder.mul(stride, INT(k)))), strict=True):
+                lanes = emit_fma(builder, each, factor, lanes)
+            emit_store(builder, out, place, lanes)
+
+    def load(self, X: Any, start: Any) -> list[Any]:
+        """A row of registers from place `start` on."""
+        return [emit_load_some(self.builder, X, *self.register(start, m)) for m in range(self.registers)]
+
+    def register(self, start: Any, m: int) -> tuple[Any, Any]:
+        """Where register m of a row begins, and how many of its cells are there."""
+        at = INT(m * GROUP)
+        return self.builder.add(start, at), self.builder.sub(self.cells, at)
+
+
+@NUMBA.intrinsic
+def correlate_panel(
+    _: Any, n: Any, v: Any, V: Any, r: Any, X: Any, at: Any, stride: Any, cells: Any, W: Any, q: Any, out: Any
+) -> Any:
+    """out[r + k] + Σ_m (Σ_p V[p, r + k] · X[at + p·stride + m]) · W[r + k, q + m] → out, by lanes."""
+
+    def write(builder: Any, atoms: int, registers: int, *args: Any) -> None:
+        V, r, X, at, stride, cells, W, q, out = args
+        panel, Q = Panel(builder, atoms, registers, cells), builder.extract_value(W.shape, 1)
+        panel.accumulate(V, r, X, at, stride)
+        panel.fold(W, builder.add(builder.mul(r, Q), q), Q, out, r)
+
+    return sized(write, n, v, V, r, X, at, stride, cells, W, q, out)
+
+
+@NUMBA.intrinsic
+def add_panel(
+    _: Any, n: Any, v: Any, A: Any, r: Any, X: Any, at: Any, stride: Any, cells: Any, B: Any, keep: Any
+) -> Any:
+    """keep·B[r + k, at + m] + Σ_d A[d, r + k] · X[d, at + m] → B; X and B have rows of `stride` cells."""
+
+    def write(builder: Any, atoms: int, registers: int, *args: Any) -> None:
+        A, r, X, at, stride, cells, B, keep = args
+        panel = Panel(builder, atoms, registers, cells)
+        panel.accumulate(A, r, X, at, stride)
+        panel.blend(keep, B, builder.add(builder.mul(r, stride), at), stride)
+
+    return sized(write, n, v, A, r, X, at, stride, cells, B, keep)
+
+
+@NUMBA.intrinsic
+def absorb_panel(
+    _: Any,
+    n: Any,
+    v: Any,
+    H: Any,
+    r: Any,
+    X: Any,
+    at: Any,
+    stride: Any,
+    cells: Any,
+    B: Any,
+    keep: Any,
+    W: Any,
+    q: Any,
+    out: Any,
+) -> Any:
+    """The same, and what is in B then times W[r + k, q + m], added to out[r + k] by lanes."""
+
+    def write(builder: Any, atoms: int, registers: int, *args: Any) -> None:
+        H, r, X, at, stride, cells, B, keep, W, q, out = args
+        panel, Q = Panel(builder, atoms, registers, cells), builder.extract_value(W.shape, 1)
+        panel.accumulate(H, r, X, at, stride)
+        panel.blend(keep, B, builder.add(builder.mul(r, stride), at), stride)
+        panel.fold(W, builder.add(builder.mul(r, Q), q), Q, out, r)
+
+    return sized(write, n, v, H, r, X, at, stride, cells, B, keep, W, q, out)
+
+
+@exact
+def width(cells: int) -> int:
+    """Registers of the next panel where so many cells are left: three, or two, so that few lanes stay empty."""
+    registers = -(-cells // GROUP)
+    return 3 if registers == 3 or registers > 4 else 2
+
+
+@exact
+def add_product(lo: int, hi: int, A: Array, X: BigArray, keep: float, B: BigArray) -> None:
+    """keep·B + AᵀX → B, columns [lo, hi). A (d, R), X (d, M), B (R, M)."""
+    R, M = B.shape
+    blocks = -(-R // ATOMS)
+    at = lo
+    while at < hi:
+        v = width(hi - at)
+        r = 0
+        for k in range(blocks):
+            n = (R - r) // (blocks - k)
+            add_panel(n, v, A, r, X, at, M, hi - at, B, keep)
+            r += n
+        at += v * GROUP
+
+
+@exact
+def correlate(X: BigArray, V: Array, W: Array, out: Array) -> None:
+    """⟨X_j, V(:, r) ⊗ W(r, :)⟩. X (b, P, Q), V (P, R), W (R, Q) → out (b, R)."""
+    b, P, Q = X.shape
+    R = V.shape[1]
+    sums, blocks = np.empty((R, GROUP)), -(-R // ATOMS)
+    for j in range(b):
+        sums[:, :] = 0.0
+        q = 0
+        while q < Q:
+            v = width(Q - q)
+            r = 0
+            for k in range(blocks):
+                n = (R - r) // (blocks - k)
+                correlate_panel(n, v, V, r, X, j * P * Q + q, Q, Q - q, W, q, sums)
+                r += n
+            q += v * GROUP
+        for r in range(R):
+            out[j, r] = total(load(sums, r * GROUP))
+
+
+@exact
+def absorb_and_fold(B: BigArray, X: BigArray, H: Array, keep: float, W: Array, out: Array) -> None:
+    """keep·B + Hᵀ·X → B (eq:main_alg_aggregate_tensors), and this contracted with W (eq:def_Btrj) while it is at hand.
+
+    B (R, P, Q), X (b, P, Q), H (b, R) with its weights, W (R, Q) → out (R, P).
+    """
+    b, P, Q = X.shape
+    R = H.shape[1]
+    sums, blocks = np.empty((R, GROUP)), -(-R // ATOMS)
+    for p in range(P):
+        sums[:, :] = 0.0
+        q = 0
+        while q < Q:
+            v = width(Q - q)
+            r = 0
+            for k in range(blocks):
+                n = (R - r) // (blocks - k)
+                absorb_panel(n, v, H, r, X, p * Q + q, P * Q, Q - q, B, keep, W, q, sums)
+                r += n
+            q += v * GROUP
+        for r in range(R):
+            out[r, p] = total(load(sums, r * GROUP))
