@@ -1,10 +1,11 @@
-"""A step of a small problem in two calls: what Python and NumPy cost in between would be more than the step.
+"""A step of a small problem in one call: what Python and NumPy cost in between would be more than the step.
 
-`code` is Algorithm 4, `cycle` one cycle of Algorithm 5 over the modes, for the ordinary case that no norm bound and no
-radius is active. Where one is, or rounding is in the way, `cycle` says at which mode it stopped, and the caller goes
-the long way, which has an answer for everything. Both are what the long way does, kernel by kernel.
+`step` is Algorithm 4, the aggregates, and one cycle of Algorithm 5 over the modes, for the ordinary case that no norm
+bound and no radius is active. Where one is, or rounding is in the way, it says at which mode it stopped, and the caller
+goes the long way from there, which has an answer for everything. `code` is Algorithm 4 alone.
 
-The loadings of all modes stand in one array U (ΣIᵢ, R), mode i in its rows offsets[i] … offsets[i + 1].
+The loadings of all modes stand in one array U (ΣIᵢ, R), mode i in its rows offsets[i] … offsets[i + 1]. The modes are
+in two groups, as in `aggregates`, so that an atom is V(:, r) ⊗ W(r, :), and a tensor (P, Q).
 """
 
 from math import frexp, inf, ldexp
@@ -13,20 +14,129 @@ import numpy as np
 
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
 from stream_ocpdl.ocpdl.compiled import kernel
-from stream_ocpdl.ocpdl.kernels import (
-    contract,
-    contract_next,
-    distance,
-    fold_first,
-    fold_last,
-    gram,
-    inner,
-    multiply,
-    pull_left,
-    pulled,
-)
+from stream_ocpdl.ocpdl.kernels import distance, fold_first, inner, pull_left, pulled
+from stream_ocpdl.ocpdl.panels import absorb_and_fold, add_product, correlate
 from stream_ocpdl.ocpdl.rows import most_rounds, solve_rows
 from stream_ocpdl.ocpdl.solvers import FLAT, ROUNDING
+
+USED, AT_BOUND, ROUNDS = 0, 1, 2
+"""What the counts of a step are: rounds of the coding, codes at their upper bound, and from there rounds by mode."""
+
+CODES, BEFORE, AFTER, MOVEMENTS = 0, 1, 2, 3
+"""What its sums are: Σ|H|, the quadratic part of f̂_t before and after, and from there ‖U_t − U_{t−1}‖ by mode."""
+
+
+@kernel
+def step(
+    X: BigArray,
+    energies: Array,
+    U: Array,
+    offsets: Indices,
+    split: int,
+    w: float,
+    penalties: tuple[float, float, float],
+    tolerance: float,
+    bounds: Array,
+    radii: Array,
+    A: Array,
+    B: BigArray,
+    H: Array,
+    losses: Array,
+    new: Array,
+    sums: Array,
+    counts: Indices,
+) -> int:
+    """X (b, P, Q) learned. The mode at which it stopped: n if all is well, and 0 if there are no bounds.
+
+    A (R, R), B (R, P, Q) are written; H (b, R), which is zero before, losses (b), new loadings (ΣIᵢ, R), sums, counts.
+    """
+    n, (b, R) = offsets.size - 1, H.shape
+    grams = all_grams(U, offsets)
+    V, W = khatri_rao(U, offsets, 0, split), turned(khatri_rao(U, offsets, split, n))
+    encode(X, V, W, grams, penalties, tolerance, energies, H, losses, counts)
+
+    keep, scaled, T = 1.0 - w, H * (w / b), np.empty((R, V.shape[0]))
+    add_product(0, R, scaled, H, keep, A)
+    absorb_and_fold(B, X, scaled, keep, W, T)
+    sums[CODES] = np.sum(np.abs(H))
+
+    new[:, :] = U
+    lo, hi = 0, split
+    for i in range(bounds.size):
+        if i == split:
+            lo, hi, T = split, n, np.empty((R, W.shape[1]))
+            fold_first(0, W.shape[1], B, khatri_rao(new, offsets, 0, split), T)
+        Q, L = np.copy(A), right_side(T, new, offsets, lo, i, hi)
+        for j in range(n):
+            if j != i:
+                Q *= grams[j]
+        start, Y = U[offsets[i] : offsets[i + 1]], new[offsets[i] : offsets[i + 1]]
+        if i == 0:
+            sums[BEFORE] = inner(grams[i], Q) - 2.0 * inner(Y, L)
+        used = solve_near(Q, L, start, bounds[i], radii[i], tolerance, Y)
+        if used < 0:
+            return i
+        counts[ROUNDS + i], sums[MOVEMENTS + i] = used, distance(Y, start)
+        gram(Y, grams[i])
+        if i == n - 1:
+            sums[AFTER] = inner(grams[i], Q) - 2.0 * inner(Y, L)
+    return int(bounds.size)
+
+
+@kernel
+def code(
+    X: BigArray,
+    energies: Array,
+    U: Array,
+    offsets: Indices,
+    split: int,
+    penalties: tuple[float, float, float],
+    tolerance: float,
+    H: Array,
+    losses: Array,
+    counts: Indices,
+) -> None:
+    """Codes of X (b, P, Q) → H (b, R), which is zero before; losses (b); counts."""
+    V, W = khatri_rao(U, offsets, 0, split), turned(khatri_rao(U, offsets, split, offsets.size - 1))
+    encode(X, V, W, all_grams(U, offsets), penalties, tolerance, energies, H, losses, counts)
+
+
+@kernel
+def encode(
+    X: BigArray,
+    V: Array,
+    W: Array,
+    grams: Array,
+    penalties: tuple[float, float, float],
+    tolerance: float,
+    energies: Array,
+    H: Array,
+    losses: Array,
+    counts: Indices,
+) -> None:
+    """`code` for loadings V (P, R) and W (R, Q) of the two groups, and the Gram matrices of the modes (n, R, R).
+
+    penalties: λ of ‖H‖₁, λ₂ of ‖H‖², and the upper bound of a code.
+    """
+    sparsity, ridge, upper = penalties
+    b, R = H.shape
+    Q, L, QH, rounds = np.ones((R, R)), np.empty((b, R)), np.zeros((b, R)), np.zeros(b, np.int64)
+    for i in range(grams.shape[0]):
+        Q *= grams[i]
+    for r in range(R):
+        Q[r, r] += ridge
+    correlate(X, V, W, L)
+    L -= sparsity / 2
+    solve_rows(0, b, Q, L, upper, tolerance, H, rounds)
+    add_product(0, R, turned(H), Q, 0.0, QH)
+    counts[USED] = counts[AT_BOUND] = 0
+    for j in range(b):
+        total = 0.0
+        for r in range(R):
+            total += H[j, r] * (QH[j, r] - 2.0 * L[j, r])
+            counts[AT_BOUND] += H[j, r] >= upper
+        losses[j] = max(energies[j] + total, 0.0)
+        counts[USED] = max(counts[USED], rounds[j])
 
 
 @kernel
@@ -36,6 +146,9 @@ def khatri_rao(U: Array, offsets: Indices, lo: int, hi: int) -> Array:
     out = np.ones((1, R))
     for i in range(lo, hi):
         mode = U[offsets[i] : offsets[i + 1]]
+        if i == lo:
+            out = np.copy(mode)
+            continue
         wider = np.empty((out.shape[0] * mode.shape[0], R))
         for p in range(out.shape[0]):
             for q in range(mode.shape[0]):
@@ -46,123 +159,37 @@ def khatri_rao(U: Array, offsets: Indices, lo: int, hi: int) -> Array:
 
 
 @kernel
-def code(
-    X: BigArray,
-    U: Array,
-    offsets: Indices,
-    split: int,
-    ridge: float,
-    sparsity: float,
-    upper: float,
-    tolerance: float,
-    energies: Array,
-    H: Array,
-    losses: Array,
-    rounds: Indices,
-) -> tuple[int, int]:
-    """Codes of X (b, P, Q) → H (b, R), which is zero before; losses (b). The most rounds, how many are at the bound."""
-    b, R = H.shape
-    V, W = khatri_rao(U, offsets, 0, split), khatri_rao(U, offsets, split, offsets.size - 1)
-    G, Q = np.empty((R, R)), np.ones((R, R))
-    for i in range(offsets.size - 1):
-        gram(U[offsets[i] : offsets[i + 1]], G)
-        Q *= G
-    for r in range(R):
-        Q[r, r] += ridge
-    Y, L, QH = np.empty((b * V.shape[0], R)), np.empty((b, R)), np.empty((b, R))
-    contract(0, Y.shape[0], X.reshape(b * V.shape[0], W.shape[0]), W, Y)
-    contract_next(0, b, Y.reshape(b, V.shape[0], R), V, L)
-    L -= sparsity / 2
-    solve_rows(0, b, Q, L, upper, tolerance, H, rounds)
-    multiply(H, Q, QH)
-    used, at_bound = 0, 0
-    for j in range(b):
-        total = 0.0
-        for r in range(R):
-            total += H[j, r] * (QH[j, r] - 2.0 * L[j, r])
-            at_bound += H[j, r] >= upper
-        losses[j] = max(energies[j] + total, 0.0)
-        used = max(used, rounds[j])
-    return used, at_bound
-
-
-@kernel
-def cycle(
-    A: Array,
-    B: BigArray,
-    old: Array,
-    offsets: Indices,
-    split: int,
-    bounds: Array,
-    radii: Array,
-    tolerance: float,
-    new: Array,
-    surrogates: Array,
-    movements: Array,
-    rounds: Indices,
-) -> int:
-    """One cycle over the modes, eq:dict_update_OCPDL; B (R, P, Q). The mode at which it stopped: n if all is well.
-
-    old (ΣIᵢ, R) → new; the quadratic part of f̂_t before and after → surrogates (2); movements (n), rounds (n).
-    """
-    n, R = offsets.size - 1, A.shape[0]
-    new[:, :] = old
-    grams = np.empty((n, R, R))
-    for i in range(n):
-        gram(old[offsets[i] : offsets[i + 1]], grams[i])
-    T = np.empty((R, 1))
-    lo, hi = 0, 0
-    for i in range(n):
-        if i == 0 or i == split:
-            lo, hi = (0, split) if i < split else (split, n)
-            T = without_others(B, new, offsets, split, i < split)
-        Q, L = np.copy(A), right_side(T, new, offsets, lo, i, hi)
-        for j in range(n):
-            if j != i:
-                Q *= grams[j]
-        start, Y = old[offsets[i] : offsets[i + 1]], new[offsets[i] : offsets[i + 1]]
-        if i == 0:
-            surrogates[0] = value(start, Q, L)
-        used = solve_near(Q, L, start, bounds[i], radii[i], tolerance, Y)
-        if used < 0:
-            return i
-        rounds[i], movements[i] = used, distance(Y, start)
-        gram(Y, grams[i])
-        if i == n - 1:
-            surrogates[1] = value(Y, Q, L)
-    return n
-
-
-@kernel
-def value(Y: Array, Q: Array, L: Array) -> float:
-    """tr(Y Q Yᵀ) − 2 tr(Y Lᵀ)."""
-    YQ = np.empty_like(Y)
-    multiply(Y, Q, YQ)
-    return inner(Y, YQ) - 2.0 * inner(Y, L)
-
-
-@kernel
-def without_others(B: BigArray, U: Array, offsets: Indices, split: int, first: bool) -> Array:
-    """B contracted with the modes of the other group: (R, P) for the first group, (R, Q) for the second."""
-    R, P, Q = B.shape
-    if first:
-        W = khatri_rao(U, offsets, split, offsets.size - 1)
-        turned = np.empty((R, Q))
-        for q in range(Q):
-            for r in range(R):
-                turned[r, q] = W[q, r]
-        out = np.empty((R, P))
-        fold_last(0, R * P, B, turned, out)
-    else:
-        out = np.empty((R, Q))
-        fold_first(0, Q, B, khatri_rao(U, offsets, 0, split), out)
+def turned(W: Array) -> Array:
+    """Wᵀ, in memory of its own."""
+    out = np.empty((W.shape[1], W.shape[0]))
+    for q in range(W.shape[0]):
+        for r in range(W.shape[1]):
+            out[r, q] = W[q, r]
     return out
+
+
+@kernel
+def all_grams(U: Array, offsets: Indices) -> Array:
+    """UᵢᵀUᵢ of all modes (n, R, R)."""
+    out = np.empty((offsets.size - 1, U.shape[1], U.shape[1]))
+    for i in range(out.shape[0]):
+        gram(U[offsets[i] : offsets[i + 1]], out[i])
+    return out
+
+
+@kernel
+def gram(U: Array, out: Array) -> None:
+    """UᵀU. U (I, R) → out (R, R)."""
+    out[:, :] = 0.0
+    add_product(0, U.shape[1], U, U, 0.0, out)
 
 
 @kernel
 def right_side(T: Array, U: Array, offsets: Indices, lo: int, i: int, hi: int) -> Array:
     """B̄ (Iᵢ, R) of mode i, eq:def_Btrj, from T (R, cells of modes [lo, hi))."""
     R, size = T.shape[0], offsets[i + 1] - offsets[i]
+    if hi - lo == 1:
+        return turned(T)
     left, right = khatri_rao(U, offsets, lo, i), khatri_rao(U, offsets, i + 1, hi)
     out = np.zeros((size, R))
     for r in range(R):

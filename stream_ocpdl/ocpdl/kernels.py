@@ -13,7 +13,7 @@ import numpy as np
 
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Flags, Indices
 from stream_ocpdl.ocpdl.compiled import exact, kernel
-from stream_ocpdl.ocpdl.lanes import GROUP, load, load_some, smaller, some, spread, store
+from stream_ocpdl.ocpdl.lanes import GROUP, fma, load, load_some, smaller, some, spread, store, store_some
 
 TILE = 256
 """Cells of a tile: ranges of cells begin at multiples of it, and a tile's accumulators stay in the first cache."""
@@ -378,21 +378,56 @@ def fold_last(lo: int, hi: int, T: BigArray, W: Array, out: Array) -> None:
         out[place // P, place % P] = dot(T[place // P, place % P], W[place // P])
 
 
-@kernel
+@exact
 def fold_first(lo: int, hi: int, T: BigArray, V: Array, out: Array) -> None:
     """B(,r) contracted with V(:, r) over the first group of modes (eq:def_Btrj). T (R, P, Q), V (P, R) → out (R, Q),
-    columns [lo, hi).
+    columns [lo, hi). Four rows at a time, so that sums are read and written seldom.
     """
+    R, P, Q = T.shape
     for first in range(lo, hi, TILE):
         last = min(first + TILE, hi)
-        for r in range(T.shape[0]):
-            out[r, first:last] = 0.0
-            for p in range(0, T.shape[1] - 3, 4):
-                w, x = T[r, p, first:last], T[r, p + 1, first:last]
-                y, z = T[r, p + 2, first:last], T[r, p + 3, first:last]
-                add_four(V[p, r], V[p + 1, r], V[p + 2, r], V[p + 3, r], w, x, y, z, out[r, first:last])
-            for p in range(T.shape[1] // 4 * 4, T.shape[1]):
-                add(V[p, r], T[r, p, first:last], out[r, first:last])
+        for r in range(R):
+            for q in range(first, last, GROUP):
+                store_some(out, r * Q + q, last - q, spread(0.0))
+            for p in range(0, P - 3, 4):
+                add_rows(T, (r * P + p) * Q, Q, V[p, r], V[p + 1, r], V[p + 2, r], V[p + 3, r], out, r * Q, first, last)
+            for p in range(P // 4 * 4, P):
+                add_row(T, (r * P + p) * Q, V[p, r], out, r * Q, first, last)
+
+
+@exact
+def add_rows(
+    T: BigArray,
+    row: int,
+    Q: int,
+    v0: float,
+    v1: float,
+    v2: float,
+    v3: float,
+    out: Array,
+    there: int,
+    first: int,
+    last: int,
+) -> None:
+    """Four rows of T, which begin at `row`, times numbers, added to a row of out: cells [first, last), arrays flat."""
+    a, b, c, d = spread(v0), spread(v1), spread(v2), spread(v3)
+    for q in range(first, last, GROUP):
+        at, left = row + q, last - q
+        s = load_some(out, there + q, left)
+        s = fma(a, load_some(T, at, left), s)
+        s = fma(b, load_some(T, at + Q, left), s)
+        s = fma(c, load_some(T, at + 2 * Q, left), s)
+        s = fma(d, load_some(T, at + 3 * Q, left), s)
+        store_some(out, there + q, left, s)
+
+
+@exact
+def add_row(T: BigArray, row: int, v: float, out: Array, there: int, first: int, last: int) -> None:
+    """The same for one row."""
+    a = spread(v)
+    for q in range(first, last, GROUP):
+        s = fma(a, load_some(T, row + q, last - q), load_some(out, there + q, last - q))
+        store_some(out, there + q, last - q, s)
 
 
 # ── small reductions ───────────────────────────────────────────────────────────────────────────────────────────

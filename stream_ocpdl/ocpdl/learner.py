@@ -13,6 +13,7 @@ not happened. `Learner` keeps the newest state.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from math import isfinite, prod, sqrt
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy as np
 from stream_ocpdl.errors import NumericError
 from stream_ocpdl.ocpdl import fused, kernels, rows
 from stream_ocpdl.ocpdl.aggregates import Aggregates, Intermediate, absorb, correlate, first_group, gram_of_atoms
-from stream_ocpdl.ocpdl.arrays import Array, Indices
+from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
 from stream_ocpdl.ocpdl.batch import Batch, gather, read_batch
 from stream_ocpdl.ocpdl.constraints import NonnegativeBall
 from stream_ocpdl.ocpdl.missing import complete, encode_observed
@@ -31,10 +32,8 @@ from stream_ocpdl.ocpdl.solvers import Solution, box_solver, minimise_near
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
-SMALL = 1_000_000
-"""Multiplications up to which a contraction is done in one call with what belongs to it, on one thread. It depends on
-sizes alone, never on the number of threads, and so do the bits.
-"""
+SMALL, SMALL_B = 4_000_000, 1_000_000
+"""Multiplications of a coding, and cells of B, up to which a step is done in one call, on one thread."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,11 +49,14 @@ class Coding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Update:
-    """The loadings D_t, f̂_t(D_{t−1}) and f̂_t(D_t), which modes the radius held back, and what finding them took."""
+    """The loadings D_t, f̂_t(D_{t−1}) and f̂_t(D_t), how far each mode moved, which modes the radius held back, and what
+    finding them took.
+    """
 
     loadings: tuple[Array, ...]
     before: float
     after: float
+    movements: tuple[float, ...]
     radius_active: tuple[bool, ...]
     rounds: tuple[int, ...]
     settled: tuple[bool, ...]
@@ -146,10 +148,8 @@ def advance(
     t, N = state.t + 1, state.N + len(batch)
     w = problem.weight(t, N, len(batch))
 
-    coding = encode(problem, sets, state.loadings, batch, workers)
-    whole = complete(state.loadings, batch, coding.H, workers)
-    aggregates = absorb(state.aggregates, whole.X, whole.energy, coding.H, w, workers, consume)
-    update = update_loadings(problem, sets, state.loadings, aggregates, w, workers)
+    small = is_small(problem, batch)
+    coding, aggregates, update = (learn_small if small else learn)(problem, sets, state, batch, w, workers, consume)
 
     step = Step(
         t=t,
@@ -158,7 +158,7 @@ def advance(
         coding=coding,
         surrogate_before=update.before,
         surrogate=update.after,
-        movements=tuple(kernels.distance(U, V) for U, V in zip(update.loadings, state.loadings, strict=True)),
+        movements=update.movements,
         radii=tuple(w * c for c in sets.radii),
         radius_active=update.radius_active,
         rounds=update.rounds,
@@ -167,6 +167,16 @@ def advance(
     if not all(map(isfinite, (step.surrogate, *step.movements))):
         raise NumericError(f"step {t} has a result that is not finite and was discarded; rescale the data")
     return State(t, N, state.scale, state.at_bound + coding.at_bound, update.loadings, aggregates), step
+
+
+def learn(
+    problem: Problem, sets: Sets, state: State, batch: Batch, w: float, workers: Workers, consume: bool
+) -> tuple[Coding, Aggregates, Update]:
+    """What a step finds: codes, aggregates, loadings."""
+    coding = encode(problem, sets, state.loadings, batch, workers)
+    whole = complete(state.loadings, batch, coding.H, workers)
+    aggregates = absorb(state.aggregates, whole.X, whole.energy, coding.H, w, workers, consume)
+    return coding, aggregates, update_loadings(problem, sets, state.loadings, aggregates, w, workers)
 
 
 def warm_up(problem: Problem, workers: Workers = SERIAL) -> None:
@@ -198,7 +208,7 @@ def encode(problem: Problem, sets: Sets, loadings: Sequence[Array], batch: Batch
     The linear term is λ/2: Algorithm 4 subtracts λ from half the gradient, which minimises with 2λ. A tensor with
     missing cells has a problem of its own.
     """
-    if batch.X.size * problem.rank <= SMALL and batch.missing is None:
+    if is_small(problem, batch):
         return encode_small(problem, sets, loadings, batch)
     gaps = batch.gaps
     Q = gram_of_atoms(loadings) + problem.ridge * np.eye(problem.rank)
@@ -216,33 +226,20 @@ def encode(problem: Problem, sets: Sets, loadings: Sequence[Array], batch: Batch
 
 def encode_small(problem: Problem, sets: Sets, loadings: Sequence[Array], batch: Batch) -> Coding:
     """The same in one call."""
-    b, R = len(batch), problem.rank
-    split = first_group(problem.shape)
-    X = batch.X.reshape(b, prod(problem.shape[:split]), -1)
-    H, losses, rounds = np.zeros((b, R)), np.empty(b), np.zeros(b, np.int64)
-    settings = (problem.ridge, problem.sparsity, sets.h_max, problem.tolerance)
-    U, offsets = np.concatenate(loadings), offsets_of(problem.shape)
-    used, at_bound = fused.code(X, U, offsets, split, *settings, batch.energies, H, losses, rounds)
-    return Coding(H, losses, at_bound, used, used < rows.most_rounds(R))
-
-
-@cache
-def offsets_of(shape: tuple[int, ...]) -> Indices:
-    """Where each mode begins if all stand in one array."""
-    return np.cumsum([0, *shape])
+    H, losses, counts = np.zeros((len(batch), problem.rank)), np.empty(len(batch)), np.empty(2, np.int64)
+    X, split, offsets, penalties = layout(problem, sets, batch)
+    fused.code(
+        X, batch.energies, np.concatenate(loadings), offsets, split, penalties, problem.tolerance, H, losses, counts
+    )
+    return coding_small(H, losses, counts)
 
 
 def update_loadings(
     problem: Problem, sets: Sets, old: Sequence[Array], aggregates: Aggregates, w: float, workers: Workers = SERIAL
 ) -> Update:
     """One cycle over the modes: each minimises f̂_t over its set and radius, eq:dict_update_OCPDL."""
-    balls = all(isinstance(C, NonnegativeBall) for C in sets.loadings)
-    if balls and aggregates.B.size <= SMALL:
-        update = update_small(problem, sets, old, aggregates, w)
-        if update is not None:
-            return update
     intermediate = Intermediate(aggregates, old, workers)
-    constant = aggregates.E + problem.sparsity * aggregates.P + problem.ridge * float(np.trace(aggregates.A))
+    constant = constant_part(problem, aggregates)
     solutions: list[Solution] = []
     surrogates: list[float] = []
     for i, (U, C, c) in enumerate(zip(old, sets.loadings, sets.radii, strict=True)):
@@ -256,31 +253,94 @@ def update_loadings(
         loadings=tuple(solution.Y for solution in solutions),
         before=surrogates[0],
         after=constant + objective(solutions[-1].Y, A, B),
+        movements=tuple(kernels.distance(solution.Y, U) for solution, U in zip(solutions, old, strict=True)),
         radius_active=tuple(solution.multiplier > 0.0 for solution in solutions),
         rounds=tuple(solution.rounds for solution in solutions),
         settled=tuple(solution.settled for solution in solutions),
     )
 
 
-def update_small(problem: Problem, sets: Sets, old: Sequence[Array], aggregates: Aggregates, w: float) -> Update | None:
-    """The same in one call, if no bound and no radius is active."""
-    split, n = first_group(problem.shape), problem.modes
-    B = aggregates.B.reshape(problem.rank, prod(problem.shape[:split]), -1)
-    U, offsets = np.concatenate(old), offsets_of(problem.shape)
-    new, surrogates, movements, rounds = np.empty_like(U), np.empty(2), np.empty(n), np.zeros(n, np.int64)
-    bounds = np.array([C.bound for C in sets.loadings if isinstance(C, NonnegativeBall)])
-    radii = np.array([w * c for c in sets.radii])
-    done = fused.cycle(
-        aggregates.A, B, U, offsets, split, bounds, radii, problem.tolerance, new, surrogates, movements, rounds
+def constant_part(problem: Problem, aggregates: Aggregates) -> float:
+    """What is in f̂_t besides its quadratic part."""
+    return aggregates.E + problem.sparsity * aggregates.P + problem.ridge * float(aggregates.A.trace())
+
+
+# ── small problems ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def is_small(problem: Problem, batch: Batch) -> bool:
+    """Whether a step is done in one call. It depends on sizes alone, never on the number of threads."""
+    cells = batch.X.size
+    return batch.missing is None and problem.rank * cells <= SMALL and problem.rank * cells <= len(batch) * SMALL_B
+
+
+def learn_small(
+    problem: Problem, sets: Sets, state: State, batch: Batch, w: float, workers: Workers, consume: bool
+) -> tuple[Coding, Aggregates, Update]:
+    """`learn` in one call, if no bound and no radius is active; else what is left of it goes the long way."""
+    n, past, b = problem.modes, state.aggregates, len(batch)
+    A, B = past.A.copy(), past.B if consume else past.B.copy()
+    X, split, offsets, penalties = layout(problem, sets, batch)
+    U = np.concatenate(state.loadings)
+    H, losses, new = np.zeros((b, problem.rank)), np.empty(b), np.empty_like(U)
+    sums, counts = np.empty(fused.MOVEMENTS + n), np.empty(fused.ROUNDS + n, np.int64)
+    bounds, radii = sets.bounds, w * sets.reach
+    done = fused.step(
+        X,
+        batch.energies,
+        U,
+        offsets,
+        split,
+        w,
+        penalties,
+        problem.tolerance,
+        bounds,
+        radii,
+        A,
+        B.reshape(problem.rank, *X.shape[1:]),
+        H,
+        losses,
+        new,
+        sums,
+        counts,
     )
+    codes, before, after, *movements = sums.tolist()
+    aggregates = Aggregates(
+        A, B, E=(1 - w) * past.E + (w / b) * batch.energy, P=(1 - w) * past.P + (w / b) * codes
+    )
+    coding = coding_small(H, losses, counts)
     if done < n:
-        return None
-    constant = aggregates.E + problem.sparsity * aggregates.P + problem.ridge * float(np.trace(aggregates.A))
-    return Update(
-        loadings=tuple(new[offsets[i] : offsets[i + 1]] for i in range(n)),
-        before=constant + float(surrogates[0]),
-        after=constant + float(surrogates[1]),
+        return coding, aggregates, update_loadings(problem, sets, state.loadings, aggregates, w, workers)
+    constant = constant_part(problem, aggregates)
+    update = Update(
+        loadings=tuple(new[start:stop] for start, stop in pairwise(offsets.tolist())),
+        before=constant + before,
+        after=constant + after,
+        movements=tuple(movements),
         radius_active=(False,) * n,
-        rounds=tuple(map(int, rounds)),
+        rounds=tuple(counts[fused.ROUNDS :].tolist()),
         settled=(True,) * n,
     )
+    return coding, aggregates, update
+
+
+def coding_small(H: Array, losses: Array, counts: Indices) -> Coding:
+    """What a call left behind."""
+    used, at_bound = int(counts[fused.USED]), int(counts[fused.AT_BOUND])
+    return Coding(H, losses, at_bound, used, used < rows.most_rounds(H.shape[1]))
+
+
+def layout(
+    problem: Problem, sets: Sets, batch: Batch
+) -> tuple[BigArray, int, Indices, tuple[float, float, float]]:
+    """X with its modes in two groups (b, P, Q), the first mode of the second, where each begins, and the penalties."""
+    split, P, offsets = places_of(problem.shape)
+    return batch.X.reshape(len(batch), P, -1), split, offsets, (problem.sparsity, problem.ridge, sets.h_max)
+
+
+@cache
+def places_of(shape: tuple[int, ...]) -> tuple[int, int, Indices]:
+    """How many modes the first group has, how many cells they have, and where each mode begins if all are in one array.
+    """
+    split = first_group(shape)
+    return split, prod(shape[:split]), np.cumsum([0, *shape])
