@@ -180,7 +180,7 @@ def _read_only(array: BigArray) -> BigArray:
 def _judge(problem: Problem, X: BigArray, energies: Array, negative: Flags, workers: Workers) -> tuple[Batch, Indices]:
     """The batch, and which tensors cannot be learned: a NaN or an infinity shows in the energy."""
     limit = NORMS[problem.dtype] ** 2
-    if kernels.all_between(energies, 1 / limit, limit) and not (negative.any() and problem.nonnegative):
+    if kernels.all_good(energies, negative, 1 / limit, limit, not problem.nonnegative):
         return Batch(X, energies), NONE
     missing = None
     gaps = np.flatnonzero(np.isnan(energies)) if problem.missing == "impute" else NONE

@@ -22,8 +22,9 @@ from stream_ocpdl.ocpdl.solvers import FLAT, ROUNDING
 USED, AT_BOUND, ROUNDS = 0, 1, 2
 """What the counts of a step are: rounds of the coding, codes at their upper bound, and from there rounds by mode."""
 
-CODES, BEFORE, AFTER, MOVEMENTS = 0, 1, 2, 3
-"""What its sums are: Σ|H|, the quadratic part of f̂_t before and after, and from there ‖U_t − U_{t−1}‖ by mode."""
+ENERGY, CODES, TRACE, BEFORE, AFTER, MOVEMENTS = 0, 1, 2, 3, 4, 5
+"""What its sums are: Σ‖X‖², Σ|H|, tr A, the quadratic part of f̂_t before and after, and from there ‖U_t − U_{t−1}‖ by
+mode."""
 
 
 @kernel
@@ -37,50 +38,44 @@ def step(
     penalties: tuple[float, float, float],
     tolerance: float,
     bounds: Array,
-    radii: Array,
-    A: Array,
+    reach: Array,
+    past: Array,
     B: BigArray,
-    H: Array,
-    losses: Array,
-    new: Array,
-    sums: Array,
-    counts: Indices,
-) -> int:
-    """X (b, P, Q) learned. The mode at which it stopped: n if all is well, and 0 if there are no bounds.
-
-    A (R, R), B (R, P, Q) are written; H (b, R), which is zero before, losses (b), new loadings (ΣIᵢ, R), sums, counts.
+) -> tuple[int, Array, Array, Array, Array, Array, Indices]:
+    """X (b, P, Q) learned; B (R, P, Q) is written. The mode at which it stopped: n if all is well, 0 if there are no
+    bounds. Then A, H (b, R), losses (b), the new loadings, sums and counts.
     """
-    n, (b, R) = offsets.size - 1, H.shape
+    n, b, R = offsets.size - 1, X.shape[0], U.shape[1]
+    sums, keep = np.empty(MOVEMENTS + n), 1.0 - w
     grams = all_grams(U, offsets)
     V, W = khatri_rao(U, offsets, 0, split), turned(khatri_rao(U, offsets, split, n))
-    encode(X, V, W, grams, penalties, tolerance, energies, H, losses, counts)
+    H, losses, counts = encode(X, energies, V, W, grams, penalties, tolerance)
+    sums[ENERGY], sums[CODES] = energies.sum(), np.abs(H).sum()
 
-    keep, scaled, T = 1.0 - w, H * (w / b), np.empty((R, V.shape[0]))
+    A, new, scaled, T = past.copy(), U.copy(), H * (w / b), np.empty((R, V.shape[0]))
     add_product(0, R, scaled, H, keep, A)
     absorb_and_fold(B, X, scaled, keep, W, T)
-    sums[CODES] = np.sum(np.abs(H))
-
-    new[:, :] = U
+    sums[TRACE] = np.trace(A)
     lo, hi = 0, split
     for i in range(bounds.size):
         if i == split:
             lo, hi, T = split, n, np.empty((R, W.shape[1]))
             fold_first(0, W.shape[1], B, khatri_rao(new, offsets, 0, split), T)
-        Q, L = np.copy(A), right_side(T, new, offsets, lo, i, hi)
+        Q, L = A.copy(), right_side(T, new, offsets, lo, i, hi)
         for j in range(n):
             if j != i:
                 Q *= grams[j]
         start, Y = U[offsets[i] : offsets[i + 1]], new[offsets[i] : offsets[i + 1]]
         if i == 0:
             sums[BEFORE] = inner(grams[i], Q) - 2.0 * inner(Y, L)
-        used = solve_near(Q, L, start, bounds[i], radii[i], tolerance, Y)
+        used = solve_near(Q, L, start, bounds[i], w * reach[i], tolerance, Y)
         if used < 0:
-            return i
+            return i, A, H, losses, new, sums, counts
         counts[ROUNDS + i], sums[MOVEMENTS + i] = used, distance(Y, start)
         gram(Y, grams[i])
         if i == n - 1:
             sums[AFTER] = inner(grams[i], Q) - 2.0 * inner(Y, L)
-    return int(bounds.size)
+    return bounds.size, A, H, losses, new, sums, counts
 
 
 @kernel
@@ -92,36 +87,31 @@ def code(
     split: int,
     penalties: tuple[float, float, float],
     tolerance: float,
-    H: Array,
-    losses: Array,
-    counts: Indices,
-) -> None:
-    """Codes of X (b, P, Q) → H (b, R), which is zero before; losses (b); counts."""
+) -> tuple[Array, Array, Indices]:
+    """Codes H (b, R) of X (b, P, Q), losses (b) and counts."""
     V, W = khatri_rao(U, offsets, 0, split), turned(khatri_rao(U, offsets, split, offsets.size - 1))
-    encode(X, V, W, all_grams(U, offsets), penalties, tolerance, energies, H, losses, counts)
+    return encode(X, energies, V, W, all_grams(U, offsets), penalties, tolerance)
 
 
 @kernel
 def encode(
     X: BigArray,
+    energies: Array,
     V: Array,
     W: Array,
     grams: Array,
     penalties: tuple[float, float, float],
     tolerance: float,
-    energies: Array,
-    H: Array,
-    losses: Array,
-    counts: Indices,
-) -> None:
+) -> tuple[Array, Array, Indices]:
     """`code` for loadings V (P, R) and W (R, Q) of the two groups, and the Gram matrices of the modes (n, R, R).
 
     penalties: λ of ‖H‖₁, λ₂ of ‖H‖², and the upper bound of a code.
     """
     sparsity, ridge, upper = penalties
-    b, R = H.shape
+    b, R, n = X.shape[0], V.shape[1], grams.shape[0]
+    H, losses, counts = np.zeros((b, R)), np.empty(b), np.zeros(ROUNDS + n, np.int64)
     Q, L, QH, rounds = np.ones((R, R)), np.empty((b, R)), np.zeros((b, R)), np.zeros(b, np.int64)
-    for i in range(grams.shape[0]):
+    for i in range(n):
         Q *= grams[i]
     for r in range(R):
         Q[r, r] += ridge
@@ -129,7 +119,6 @@ def encode(
     L -= sparsity / 2
     solve_rows(0, b, Q, L, upper, tolerance, H, rounds)
     add_product(0, R, turned(H), Q, 0.0, QH)
-    counts[USED] = counts[AT_BOUND] = 0
     for j in range(b):
         total = 0.0
         for r in range(R):
@@ -137,6 +126,7 @@ def encode(
             counts[AT_BOUND] += H[j, r] >= upper
         losses[j] = max(energies[j] + total, 0.0)
         counts[USED] = max(counts[USED], rounds[j])
+    return H, losses, counts
 
 
 @kernel

@@ -46,11 +46,11 @@ def scan(lo: int, hi: int, X: BigArray, energies: Array, negative: Flags) -> Non
 
 
 @exact
-def all_between(x: Array, low: float, high: float) -> bool:
-    """Whether all are numbers in a range."""
+def all_good(energies: Array, negative: Flags, low: float, high: float, signed: bool) -> bool:
+    """Whether all energies are numbers in a range, and no cell is below zero unless that is allowed."""
     good = True
-    for m in range(x.size):
-        good &= low <= x[m] <= high
+    for j in range(energies.size):
+        good &= low <= energies[j] <= high and (signed or not negative[j])
     return good
 
 

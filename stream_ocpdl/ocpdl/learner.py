@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from math import isfinite, prod, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,8 +47,7 @@ class Coding:
     settled: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Update:
+class Update(NamedTuple):
     """The loadings D_t, f̂_t(D_{t−1}) and f̂_t(D_t), how far each mode moved, which modes the radius held back, and what
     finding them took.
     """
@@ -123,8 +122,7 @@ class Learner:
         In place a step takes no memory and less time; states that were asked for before are void then, and so is the
         learner if a step has a result that is not finite.
         """
-        batch = read_batch(self.problem, X, self.workers)
-        self.state, step = advance(self.problem, self.state, batch, self.workers, self.in_place)
+        self.state, step = advance(self.problem, self.state, X, self.workers, self.in_place)
         return step
 
     def code(self, X: Any) -> Coding:
@@ -226,12 +224,9 @@ def encode(problem: Problem, sets: Sets, loadings: Sequence[Array], batch: Batch
 
 def encode_small(problem: Problem, sets: Sets, loadings: Sequence[Array], batch: Batch) -> Coding:
     """The same in one call."""
-    H, losses, counts = np.zeros((len(batch), problem.rank)), np.empty(len(batch)), np.empty(2, np.int64)
-    X, split, offsets, penalties = layout(problem, sets, batch)
-    fused.code(
-        X, batch.energies, np.concatenate(loadings), offsets, split, penalties, problem.tolerance, H, losses, counts
-    )
-    return coding_small(H, losses, counts)
+    X, penalties, (split, offsets, _) = layout(problem, sets, batch)
+    U = np.concatenate(loadings)
+    return coding_small(*fused.code(X, batch.energies, U, offsets, split, penalties, problem.tolerance))
 
 
 def update_loadings(
@@ -239,7 +234,7 @@ def update_loadings(
 ) -> Update:
     """One cycle over the modes: each minimises f̂_t over its set and radius, eq:dict_update_OCPDL."""
     intermediate = Intermediate(aggregates, old, workers)
-    constant = constant_part(problem, aggregates)
+    constant = aggregates.E + problem.sparsity * aggregates.P + problem.ridge * float(aggregates.A.trace())
     solutions: list[Solution] = []
     surrogates: list[float] = []
     for i, (U, C, c) in enumerate(zip(old, sets.loadings, sets.radii, strict=True)):
@@ -260,11 +255,6 @@ def update_loadings(
     )
 
 
-def constant_part(problem: Problem, aggregates: Aggregates) -> float:
-    """What is in f̂_t besides its quadratic part."""
-    return aggregates.E + problem.sparsity * aggregates.P + problem.ridge * float(aggregates.A.trace())
-
-
 # ── small problems ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -278,48 +268,37 @@ def learn_small(
     problem: Problem, sets: Sets, state: State, batch: Batch, w: float, workers: Workers, consume: bool
 ) -> tuple[Coding, Aggregates, Update]:
     """`learn` in one call, if no bound and no radius is active; else what is left of it goes the long way."""
-    n, past, b = problem.modes, state.aggregates, len(batch)
-    A, B = past.A.copy(), past.B if consume else past.B.copy()
-    X, split, offsets, penalties = layout(problem, sets, batch)
-    U = np.concatenate(state.loadings)
-    H, losses, new = np.zeros((b, problem.rank)), np.empty(b), np.empty_like(U)
-    sums, counts = np.empty(fused.MOVEMENTS + n), np.empty(fused.ROUNDS + n, np.int64)
-    bounds, radii = sets.bounds, w * sets.reach
-    done = fused.step(
+    past, share = state.aggregates, w / len(batch)
+    X, penalties, (split, offsets, modes) = layout(problem, sets, batch)
+    B = past.B if consume else past.B.copy()
+    done, A, H, losses, new, sums, counts = fused.step(
         X,
         batch.energies,
-        U,
+        np.concatenate(state.loadings),
         offsets,
         split,
         w,
         penalties,
         problem.tolerance,
-        bounds,
-        radii,
-        A,
+        sets.bounds,
+        sets.reach,
+        past.A,
         B.reshape(problem.rank, *X.shape[1:]),
-        H,
-        losses,
-        new,
-        sums,
-        counts,
     )
-    codes, before, after, *movements = sums.tolist()
-    aggregates = Aggregates(
-        A, B, E=(1 - w) * past.E + (w / b) * batch.energy, P=(1 - w) * past.P + (w / b) * codes
-    )
+    energy, codes, trace, before, after, *movements = sums.tolist()
+    aggregates = Aggregates(A, B, (1 - w) * past.E + share * energy, (1 - w) * past.P + share * codes)
     coding = coding_small(H, losses, counts)
-    if done < n:
+    if done < len(modes):
         return coding, aggregates, update_loadings(problem, sets, state.loadings, aggregates, w, workers)
-    constant = constant_part(problem, aggregates)
+    constant = aggregates.E + problem.sparsity * aggregates.P + problem.ridge * trace
     update = Update(
-        loadings=tuple(new[start:stop] for start, stop in pairwise(offsets.tolist())),
+        loadings=tuple([new[mode] for mode in modes]),
         before=constant + before,
         after=constant + after,
         movements=tuple(movements),
-        radius_active=(False,) * n,
+        radius_active=(False,) * done,
         rounds=tuple(counts[fused.ROUNDS :].tolist()),
-        settled=(True,) * n,
+        settled=(True,) * done,
     )
     return coding, aggregates, update
 
@@ -332,15 +311,14 @@ def coding_small(H: Array, losses: Array, counts: Indices) -> Coding:
 
 def layout(
     problem: Problem, sets: Sets, batch: Batch
-) -> tuple[BigArray, int, Indices, tuple[float, float, float]]:
-    """X with its modes in two groups (b, P, Q), the first mode of the second, where each begins, and the penalties."""
-    split, P, offsets = places_of(problem.shape)
-    return batch.X.reshape(len(batch), P, -1), split, offsets, (problem.sparsity, problem.ridge, sets.h_max)
+) -> tuple[BigArray, tuple[float, float, float], tuple[int, Indices, list[slice]]]:
+    """X with its modes in two groups (b, P, Q), the penalties of its codes, and where in one array all modes are."""
+    P, places = places_of(problem.shape)
+    return batch.X.reshape(len(batch), P, -1), (problem.sparsity, problem.ridge, sets.h_max), places
 
 
 @cache
-def places_of(shape: tuple[int, ...]) -> tuple[int, int, Indices]:
-    """How many modes the first group has, how many cells they have, and where each mode begins if all are in one array.
-    """
-    split = first_group(shape)
-    return split, prod(shape[:split]), np.cumsum([0, *shape])
+def places_of(shape: tuple[int, ...]) -> tuple[int, tuple[int, Indices, list[slice]]]:
+    """Cells of the first group of modes; how many modes are in it, where each mode begins in one array, and its rows."""
+    split, offsets = first_group(shape), np.cumsum([0, *shape])
+    return prod(shape[:split]), (split, offsets, [slice(*pair) for pair in pairwise(offsets.tolist())])

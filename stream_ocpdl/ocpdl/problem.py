@@ -146,7 +146,7 @@ class Problem:
     @property
     def nonnegative(self) -> bool:
         """Whether loadings and codes are nonnegative in every mode, so that negative data make no sense."""
-        return all(C.nonnegative for C in self._constraints(1.0))
+        return isinstance(self.constraints, str) or all(C.nonnegative for C in self._constraints(1.0))
 
     def digest(self) -> str:
         """SHA-256 of everything that decides the bits of a state besides the data."""
@@ -164,6 +164,8 @@ class Problem:
             return 1.0
         if self.per == "step":
             return min(1.0, self.weights(t))
+        if b == self.batch_size and N % b == 0:
+            return min(1.0, self.weights(N // b))
         return 1.0 - self._kept((N - b) / self.batch_size, N / self.batch_size)
 
     def _kept(self, before: float, after: float) -> float:

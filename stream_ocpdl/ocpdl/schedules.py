@@ -62,7 +62,8 @@ class PowerLaw:
 
     def __call__(self, t: float) -> float:
         """t^−β (1 + log t)^−δ."""
-        return float(t**-self.beta * (1 + log(t)) ** -self.delta)
+        power = float(t**-self.beta)
+        return power if self.delta == 0 else float(power * (1 + log(t)) ** -self.delta)
 
     def a3(self) -> Verdict:
         """Which of the three conditions decides."""
