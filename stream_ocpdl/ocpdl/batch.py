@@ -19,9 +19,15 @@ from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 NORMS = {"float64": 1e75, "float32": 1e15}
 """How far from one, either way, the norm of a tensor may be: squares of squares must keep their digits."""
 
+DTYPES = {name: np.dtype(name) for name in NORMS}
+"""NumPy has one object for each of these."""
+
 FUSED = (np.dtype(np.float64), np.dtype(np.float32), np.dtype(np.uint8))
 """What the copying kernel reads, numbers and images; compiling it for more would cost every start more than a NumPy
 conversion, which is followed by a scan of what it wrote, costs a tensor."""
+
+UNKNOWN: Array = np.empty(0)
+"""The energies of a batch that was not measured yet."""
 
 NONE: Indices = np.empty(0, np.int64)
 """No tensor at all."""
@@ -38,6 +44,11 @@ class Batch:
     energies: Array
     missing: Indices | None = None
 
+    @property
+    def measured(self) -> bool:
+        """Whether it was checked, and its energies are known."""
+        return len(self.energies) > 0
+
     def __len__(self) -> int:
         return len(self.X)
 
@@ -52,8 +63,15 @@ class Batch:
         return NONE if self.missing is None else np.flatnonzero(self.missing)
 
 
+def open_batch(problem: Problem, X: Any) -> Batch:
+    """What will be a batch when it is checked; `read_batch` does that, or whoever measures it first."""
+    return X if isinstance(X, Batch) else Batch(_as_batch(problem, X), UNKNOWN)
+
+
 def read_batch(problem: Problem, X: Any, workers: Workers = SERIAL) -> Batch:
     """Check and, only where the kernels need it, convert. A batch that was read before is taken as it is."""
+    if isinstance(X, Batch) and not X.measured:
+        X = X.X
     if isinstance(X, Batch):
         if X.X.shape[1:] != problem.shape or X.X.dtype != problem.dtype:
             raise DataError(f"the batch has {X.X.dtype} tensors of shape {X.X.shape[1:]}: it is of another problem")
@@ -122,7 +140,7 @@ def as_array(value: Any, name: str) -> BigArray:
 def _as_batch(problem: Problem, X: Any) -> BigArray:
     if (
         type(X) is np.ndarray
-        and X.dtype == problem.dtype
+        and X.dtype is DTYPES[problem.dtype]
         and X.flags.carray
         and X.shape[1:] == problem.shape
         and len(X)

@@ -14,7 +14,7 @@ import numpy as np
 
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
 from stream_ocpdl.ocpdl.compiled import kernel
-from stream_ocpdl.ocpdl.kernels import distance, fold_first, inner, pull_left, pulled
+from stream_ocpdl.ocpdl.kernels import all_good, distance, fold_first, inner, pull_left, pulled, scan
 from stream_ocpdl.ocpdl.panels import absorb_and_fold, add_product, correlate
 from stream_ocpdl.ocpdl.rows import most_rounds, solve_rows
 from stream_ocpdl.ocpdl.solvers import FLAT, ROUNDING
@@ -27,10 +27,16 @@ ENERGY, CODES, TRACE, BEFORE, AFTER, MOVEMENTS = 0, 1, 2, 3, 4, 5
 mode."""
 
 
+UNFIT = -1
+"""Nothing was learned: some tensor is not finite, negative where it must not be, or of an impossible norm."""
+
+
 @kernel
 def step(
     X: BigArray,
     energies: Array,
+    norms: float,
+    signed: bool,
     U: Array,
     offsets: Indices,
     split: int,
@@ -43,24 +49,30 @@ def step(
     B: BigArray,
 ) -> tuple[int, Array, Array, Array, Array, Array, Indices]:
     """X (b, P, Q) learned; B (R, P, Q) is written. The mode at which it stopped: n if all is well, 0 if there are no
-    bounds. Then A, H (b, R), losses (b), the new loadings, sums and counts.
+    bounds, and UNFIT if X has to be looked at. Then A, H (b, R), losses (b), the new loadings, sums and counts.
     """
     n, b, R = offsets.size - 1, X.shape[0], U.shape[1]
-    sums, keep = np.empty(MOVEMENTS + n), 1.0 - w
+    sums, keep, fit = np.empty(MOVEMENTS + n), 1.0 - w, True
+    if energies.size == 0:
+        energies, fit = measured(X, norms, signed)
     grams = all_grams(U, offsets)
     V, W = khatri_rao(U, offsets, 0, split), turned(khatri_rao(U, offsets, split, n))
     H, losses, counts = encode(X, energies, V, W, grams, penalties, tolerance)
     sums[ENERGY], sums[CODES] = energies.sum(), np.abs(H).sum()
+    A, new, scaled = past.copy(), U.copy(), H * (w / b)
+    if not fit:
+        return UNFIT, A, H, losses, new, sums, counts
 
-    A, new, scaled, T = past.copy(), U.copy(), H * (w / b), np.empty((R, V.shape[0]))
     add_product(0, R, scaled, H, keep, A)
-    absorb_and_fold(B, X, scaled, keep, W, T)
     sums[TRACE] = np.trace(A)
-    lo, hi = 0, split
+    T = np.empty((R, V.shape[0]))
+    absorb_and_fold(B, X, scaled, keep, W, T)
+    T, lo, hi = turned(T), 0, split
     for i in range(bounds.size):
         if i == split:
-            lo, hi, T = split, n, np.empty((R, W.shape[1]))
+            T = np.empty((R, W.shape[1]))
             fold_first(0, W.shape[1], B, khatri_rao(new, offsets, 0, split), T)
+            T, lo, hi = turned(T), split, n
         Q, L = A.copy(), right_side(T, new, offsets, lo, i, hi)
         for j in range(n):
             if j != i:
@@ -76,6 +88,14 @@ def step(
         if i == n - 1:
             sums[AFTER] = inner(grams[i], Q) - 2.0 * inner(Y, L)
     return bounds.size, A, H, losses, new, sums, counts
+
+
+@kernel
+def measured(X: BigArray, norms: float, signed: bool) -> tuple[Array, bool]:
+    """‖X_j‖² of each tensor, and whether all can be learned: norms in (1/norms, norms), no cell below zero."""
+    energies, negative = np.empty(X.shape[0]), np.empty(X.shape[0], np.bool_)
+    scan(0, X.shape[0], X.reshape(X.shape[0], X.shape[1] * X.shape[2]), energies, negative)
+    return energies, all_good(energies, negative, 1.0 / norms**2, norms**2, signed)
 
 
 @kernel
@@ -176,21 +196,21 @@ def gram(U: Array, out: Array) -> None:
 
 @kernel
 def right_side(T: Array, U: Array, offsets: Indices, lo: int, i: int, hi: int) -> Array:
-    """B̄ (Iᵢ, R) of mode i, eq:def_Btrj, from T (R, cells of modes [lo, hi))."""
-    R, size = T.shape[0], offsets[i + 1] - offsets[i]
+    """B̄ (Iᵢ, R) of mode i, eq:def_Btrj, from T (cells of modes [lo, hi), R)."""
     if hi - lo == 1:
-        return turned(T)
+        return T
+    R, size = T.shape[1], offsets[i + 1] - offsets[i]
     left, right = khatri_rao(U, offsets, lo, i), khatri_rao(U, offsets, i + 1, hi)
-    out = np.zeros((size, R))
-    for r in range(R):
-        cell = 0
-        for p in range(left.shape[0]):
-            for m in range(size):
-                total = 0.0
-                for q in range(right.shape[0]):
-                    total += T[r, cell + q] * right[q, r]
-                out[m, r] += left[p, r] * total
-                cell += right.shape[0]
+    out, total = np.zeros((size, R)), np.empty(R)
+    for p in range(left.shape[0]):
+        for m in range(size):
+            cell = (p * size + m) * right.shape[0]
+            total[:] = 0.0
+            for q in range(right.shape[0]):
+                for r in range(R):
+                    total[r] += T[cell + q, r] * right[q, r]
+            for r in range(R):
+                out[m, r] += left[p, r] * total[r]
     return out
 
 

@@ -23,7 +23,7 @@ from stream_ocpdl.errors import NumericError
 from stream_ocpdl.ocpdl import fused, kernels, rows
 from stream_ocpdl.ocpdl.aggregates import Aggregates, Intermediate, absorb, correlate, first_group, gram_of_atoms
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
-from stream_ocpdl.ocpdl.batch import Batch, gather, read_batch
+from stream_ocpdl.ocpdl.batch import NORMS, Batch, gather, open_batch, read_batch
 from stream_ocpdl.ocpdl.constraints import NonnegativeBall
 from stream_ocpdl.ocpdl.missing import complete, encode_observed
 from stream_ocpdl.ocpdl.problem import Problem, Sets
@@ -140,13 +140,15 @@ def advance(
     The state is left as it was, at the price of a copy of B. Who has no use for it any more lets it be consumed: the
     next state then has its memory, and if the step raises, neither is of use.
     """
-    batch = read_batch(problem, X, workers)
-    state = settle(problem, state, batch)
-    sets = problem.sets(state.scale or 1.0)
-    t, N = state.t + 1, state.N + len(batch)
-    w = problem.weight(t, N, len(batch))
-
+    batch = open_batch(problem, X)
     small = is_small(problem, batch)
+    if state.scale == 0.0 or not small or batch.measured:
+        batch = read_batch(problem, batch, workers)
+        state, small = settle(problem, state, batch), small and batch.missing is None
+    sets = problem.sets(state.scale or 1.0)
+    b = len(batch.X)
+    t, N = state.t + 1, state.N + b
+    w = problem.weight(t, N, b)
     coding, aggregates, update = (learn_small if small else learn)(problem, sets, state, batch, w, workers, consume)
 
     step = Step(
@@ -261,7 +263,7 @@ def update_loadings(
 def is_small(problem: Problem, batch: Batch) -> bool:
     """Whether a step is done in one call. It depends on sizes alone, never on the number of threads."""
     cells = batch.X.size
-    return batch.missing is None and problem.rank * cells <= SMALL and problem.rank * cells <= len(batch) * SMALL_B
+    return batch.missing is None and problem.rank * cells <= min(SMALL, len(batch) * SMALL_B)
 
 
 def learn_small(
@@ -274,6 +276,8 @@ def learn_small(
     done, A, H, losses, new, sums, counts = fused.step(
         X,
         batch.energies,
+        NORMS[problem.dtype],
+        not problem.nonnegative,
         np.concatenate(state.loadings),
         offsets,
         split,
@@ -285,6 +289,10 @@ def learn_small(
         past.A,
         B.reshape(problem.rank, *X.shape[1:]),
     )
+    if done == fused.UNFIT:
+        batch = read_batch(problem, batch, workers)  # raises, unless what is odd about it is allowed
+        way = learn_small if batch.missing is None else learn
+        return way(problem, sets, state, batch, w, workers, consume)
     energy, codes, trace, before, after, *movements = sums.tolist()
     aggregates = Aggregates(A, B, (1 - w) * past.E + share * energy, (1 - w) * past.P + share * codes)
     coding = coding_small(H, losses, counts)

@@ -41,7 +41,7 @@ STEP, SCALE, TOP, BOTTOM = 0, 1, 2, 3
 HARD = -1
 """The rounds of a row that waits for `solve_row`."""
 
-COLD, WARM = 8, 1
+COLD, WARM = 10, 0
 """Sweeps before the first round: from zero, and from a start that is likely to have the face already."""
 
 PATIENCE = 12
@@ -347,43 +347,79 @@ def judge(S: Array, bound: Array, group: Array, verdict: Array) -> None:
 def factor(S: Array, group: Array, which: Indices, C: Array, work: Array, verdict: Array) -> None:
     """S on each lane's face, and the identity elsewhere, = CDCᵀ → C (below its diagonal of ones), 1/D → SCALE; PIVOT.
 
-    Two rows of C at a time, against two rows above them: four sums run for four registers that are read.
+    Two rows of C at a time, against four rows above them: eight sums run for six registers that are read. A sum takes
+    its terms in ascending order, whatever block it is in.
     """
     one = spread(1.0)
     smallest = one
     for k in range(0, which.size, 2):
         i, j = which[k], which[k + 1]
         f, g = take(group, FACE, i), take(group, FACE, j)
-        for q in range(0, k, 2):
+        first, cross, second = one + f * spread(S[i, i] - 1.0), spread(S[j, i]) * (f * g), one + g * spread(S[j, j] - 1.0)
+        q = 0
+        while q < k:
             m, o = which[q], which[q + 1]
             u, v = take(group, FACE, m), take(group, FACE, o)
             a, b = spread(S[i, m]) * (f * u), spread(S[i, o]) * (f * v)
             c, d = spread(S[j, m]) * (g * u), spread(S[j, o]) * (g * v)
-            for s in range(q):
-                top, bottom = take(work, TOP, s), take(work, BOTTOM, s)
-                left, right = take(C, q, s), take(C, q + 1, s)
-                a, b = a - top * left, b - top * right
-                c, d = c - bottom * left, d - bottom * right
-            right = take(C, q + 1, q)
-            put(work, TOP, q, a)
-            put(work, BOTTOM, q, c)
-            put(work, TOP, q + 1, b - a * right)
-            put(work, BOTTOM, q + 1, d - c * right)
-        a, b, c = one + f * spread(S[i, i] - 1.0), spread(S[j, i]) * (f * g), one + g * spread(S[j, j] - 1.0)
-        for q in range(k):
-            top, bottom, scale = take(work, TOP, q), take(work, BOTTOM, q), take(work, SCALE, q)
-            left, right = top * scale, bottom * scale
-            a, b, c = a - top * left, b - bottom * left, c - bottom * right
-            put(C, k, q, left)
-            put(C, k + 1, q, right)
-        scale = one / a
-        left = b * scale
-        c = c - b * left
+            if q + 2 < k:
+                m, o = which[q + 2], which[q + 3]
+                u, v = take(group, FACE, m), take(group, FACE, o)
+                e, h = spread(S[i, m]) * (f * u), spread(S[i, o]) * (f * v)
+                x, y = spread(S[j, m]) * (g * u), spread(S[j, o]) * (g * v)
+                for s in range(q):
+                    top, bottom = take(work, TOP, s), take(work, BOTTOM, s)
+                    left, right = take(C, q, s), take(C, q + 1, s)
+                    a, b, c, d = a - top * left, b - top * right, c - bottom * left, d - bottom * right
+                    left, right = take(C, q + 2, s), take(C, q + 3, s)
+                    e, h, x, y = e - top * left, h - top * right, x - bottom * left, y - bottom * right
+                left = take(C, q + 1, q)
+                b, d = b - a * left, d - c * left
+                left, right = take(C, q + 2, q), take(C, q + 2, q + 1)
+                e, x = e - a * left - b * right, x - c * left - d * right
+                left, right = take(C, q + 3, q), take(C, q + 3, q + 1)
+                h, y = h - a * left - b * right, y - c * left - d * right
+                left = take(C, q + 3, q + 2)
+                h, y = h - e * left, y - x * left
+                first, cross, second = column(C, work, k, q, a, c, first, cross, second)
+                first, cross, second = column(C, work, k, q + 1, b, d, first, cross, second)
+                first, cross, second = column(C, work, k, q + 2, e, x, first, cross, second)
+                first, cross, second = column(C, work, k, q + 3, h, y, first, cross, second)
+                q += 4
+            else:
+                for s in range(q):
+                    top, bottom = take(work, TOP, s), take(work, BOTTOM, s)
+                    left, right = take(C, q, s), take(C, q + 1, s)
+                    a, b, c, d = a - top * left, b - top * right, c - bottom * left, d - bottom * right
+                left = take(C, q + 1, q)
+                b, d = b - a * left, d - c * left
+                first, cross, second = column(C, work, k, q, a, c, first, cross, second)
+                first, cross, second = column(C, work, k, q + 1, b, d, first, cross, second)
+                q += 2
+        scale = one / first
+        left = cross * scale
+        second = second - cross * left
         put(work, SCALE, k, scale)
-        put(work, SCALE, k + 1, one / c)
+        put(work, SCALE, k + 1, one / second)
         put(C, k + 1, k, left)
-        smallest = smaller(smaller(smallest, a), c)
+        smallest = smaller(smaller(smallest, first), second)
     put(verdict, PIVOT, 0, smallest)
+
+
+@part
+def column(
+    C: Array, work: Array, k: int, q: int, top: Array, bottom: Array, first: Array, cross: Array, second: Array
+) -> tuple[Array, Array, Array]:
+    """Column q of the rows k and k + 1 of CD is found: it goes to TOP and BOTTOM, divided by D to C, and into the pivots
+    of the two rows.
+    """
+    scale = take(work, SCALE, q)
+    left, right = top * scale, bottom * scale
+    put(work, TOP, q, top)
+    put(work, BOTTOM, q, bottom)
+    put(C, k, q, left)
+    put(C, k + 1, q, right)
+    return first - top * left, cross - bottom * left, second - bottom * right
 
 
 @part
