@@ -23,6 +23,7 @@ from stream_ocpdl import (
     Workers,
     stationarity,
 )
+from stream_ocpdl.ocpdl import aggregates as aggregates_module
 from stream_ocpdl.ocpdl import learner as learner_module
 from stream_ocpdl.ocpdl.learner import warm_up
 from stream_ocpdl.ocpdl.quadratic import residual
@@ -449,7 +450,8 @@ def test_small_and_large_problems_are_learned_alike(monkeypatch):
     X = np.concatenate([next(stream) for _ in range(20)])
     found = []
     for small in (learner_module.SMALL, 0):
-        monkeypatch.setattr(learner_module, "SMALL", small)
+        for module in (learner_module, aggregates_module):
+            monkeypatch.setattr(module, "SMALL", small)
         learner = Learner(Problem(shape=(12, 9, 7), rank=3, batch_size=10))
         steps = [learner.step(X[k : k + 10]) for k in range(0, 200, 10)]
         found.append((steps[-1].codes, *learner.state.loadings, steps[-1].surrogate))

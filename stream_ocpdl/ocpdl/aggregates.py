@@ -15,12 +15,17 @@ from math import prod
 
 import numpy as np
 
-from stream_ocpdl.ocpdl import kernels
+from stream_ocpdl.ocpdl import kernels, panels
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
 IN_A_ROW = 48
 """Cells that lie one after the other, at least, in the second of two groups of modes."""
+
+
+SMALL = 4_000_000
+"""Multiplications up to which a coding is done in one call, on one thread. Sizes alone decide, never the threads, and so
+bits do not depend on them either."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +61,7 @@ def absorb(
 def gram(U: Array) -> Array:
     """UᵀU."""
     out = np.empty((U.shape[1], U.shape[1]))
-    kernels.gram(U, out)
+    panels.gram(U, out)
     return out
 
 
@@ -73,6 +78,9 @@ def correlate(X: BigArray, loadings: Sequence[Array], workers: Workers = SERIAL)
     V, W = halves(loadings)
     b, P, R = len(X), len(V), V.shape[1]
     Y, out = np.empty((b * P, R)), np.empty((b, R))
+    if X.size * R <= SMALL:
+        panels.correlate(X.reshape(b, P, -1), V, np.ascontiguousarray(W.T), out)
+        return out
     workers.run(kernels.contract, b * P, W.size, X.reshape(b * P, -1), W, Y, grain=2)
     workers.run(kernels.contract_next, b, V.size, Y.reshape(b, P, R), V, out)
     return out

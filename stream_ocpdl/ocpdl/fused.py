@@ -15,7 +15,7 @@ import numpy as np
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
 from stream_ocpdl.ocpdl.compiled import kernel
 from stream_ocpdl.ocpdl.kernels import all_good, distance, fold_first, inner, pull_left, pulled, scan
-from stream_ocpdl.ocpdl.panels import absorb_and_fold, add_product, correlate
+from stream_ocpdl.ocpdl.panels import absorb_and_fold, add_product, correlate, gram, multiply, turned
 from stream_ocpdl.ocpdl.rows import most_rounds, solve_rows
 from stream_ocpdl.ocpdl.solvers import FLAT, ROUNDING
 
@@ -130,7 +130,7 @@ def encode(
     sparsity, ridge, upper = penalties
     b, R, n = X.shape[0], V.shape[1], grams.shape[0]
     H, losses, counts = np.zeros((b, R)), np.empty(b), np.zeros(ROUNDS + n, np.int64)
-    Q, L, QH, rounds = np.ones((R, R)), np.empty((b, R)), np.zeros((b, R)), np.zeros(b, np.int64)
+    Q, L, QH, rounds = np.ones((R, R)), np.empty((b, R)), np.empty((b, R)), np.zeros(b, np.int64)
     for i in range(n):
         Q *= grams[i]
     for r in range(R):
@@ -138,7 +138,7 @@ def encode(
     correlate(X, V, W, L)
     L -= sparsity / 2
     solve_rows(0, b, Q, L, upper, tolerance, H, rounds)
-    add_product(0, R, turned(H), Q, 0.0, QH)
+    multiply(H, Q, QH)
     for j in range(b):
         total = 0.0
         for r in range(R):
@@ -169,29 +169,12 @@ def khatri_rao(U: Array, offsets: Indices, lo: int, hi: int) -> Array:
 
 
 @kernel
-def turned(W: Array) -> Array:
-    """Wᵀ, in memory of its own."""
-    out = np.empty((W.shape[1], W.shape[0]))
-    for q in range(W.shape[0]):
-        for r in range(W.shape[1]):
-            out[r, q] = W[q, r]
-    return out
-
-
-@kernel
 def all_grams(U: Array, offsets: Indices) -> Array:
     """UᵢᵀUᵢ of all modes (n, R, R)."""
     out = np.empty((offsets.size - 1, U.shape[1], U.shape[1]))
     for i in range(out.shape[0]):
         gram(U[offsets[i] : offsets[i + 1]], out[i])
     return out
-
-
-@kernel
-def gram(U: Array, out: Array) -> None:
-    """UᵀU. U (I, R) → out (R, R)."""
-    out[:, :] = 0.0
-    add_product(0, U.shape[1], U, U, 0.0, out)
 
 
 @kernel

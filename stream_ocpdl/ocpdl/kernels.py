@@ -276,17 +276,6 @@ def fill_missing(V: Array, U: Array, out: BigArray) -> None:
 
 
 @kernel
-def gram(U: Array, out: Array) -> None:
-    """UᵀU. U (I, R) → out (R, R)."""
-    out[:, :] = 0.0
-    for i in range(U.shape[0]):
-        for r in range(U.shape[1]):
-            u = U[i, r]
-            for s in range(U.shape[1]):
-                out[r, s] += u * U[i, s]
-
-
-@kernel
 def absorb(lo: int, hi: int, B: BigArray, X: BigArray, H: Array, w: float) -> None:
     """(1−w)B + (w/b) Hᵀ·X, eq:main_alg_aggregate_tensors. B (R, M), X (b, M), H (b, R) → B, cells [lo, hi).
 
@@ -495,17 +484,6 @@ def pull_left(Q: Array, unit: float, pull: float, towards: Array, Y: Array) -> t
             left += (pull * (unit * Q[r, r]) * (Y[i, r] - towards[i, r])) ** 2
             size += Y[i, r] ** 2
     return sqrt(left), sqrt(size)
-
-
-@kernel
-def multiply(Y: Array, Q: Array, out: Array) -> None:
-    """YQ for a symmetric Q. Y (I, R), Q (R, R) → out (I, R)."""
-    for i in range(Y.shape[0]):
-        for r in range(Q.shape[0]):
-            total = 0.0
-            for s in range(Q.shape[0]):
-                total += Y[i, s] * Q[r, s]
-            out[i, r] = total
 
 
 # ── the sub-problem under a norm bound on each column ──────────────────────────────────────────────────────────

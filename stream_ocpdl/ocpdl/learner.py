@@ -21,7 +21,15 @@ import numpy as np
 
 from stream_ocpdl.errors import NumericError
 from stream_ocpdl.ocpdl import fused, kernels, rows
-from stream_ocpdl.ocpdl.aggregates import Aggregates, Intermediate, absorb, correlate, first_group, gram_of_atoms
+from stream_ocpdl.ocpdl.aggregates import (
+    SMALL,
+    Aggregates,
+    Intermediate,
+    absorb,
+    correlate,
+    first_group,
+    gram_of_atoms,
+)
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
 from stream_ocpdl.ocpdl.batch import NORMS, Batch, gather, open_batch, read_batch
 from stream_ocpdl.ocpdl.constraints import NonnegativeBall
@@ -32,8 +40,8 @@ from stream_ocpdl.ocpdl.solvers import Solution, box_solver, minimise_near
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
-SMALL, SMALL_B = 4_000_000, 1_000_000
-"""Multiplications of a coding, and cells of B, up to which a step is done in one call, on one thread."""
+SMALL_B = 1_000_000
+"""Cells of B up to which a step is done in one call, if its coding is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stream_ocpdl.ocpdl import kernels, rows
+from stream_ocpdl.ocpdl import kernels, panels, rows
 from stream_ocpdl.ocpdl.aggregates import khatri_rao
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.batch import Batch
@@ -50,7 +50,7 @@ def encode_observed(
             Q += ridge
             L -= problem.sparsity / 2
             rows.solve_rows(0, 1, Q, L, h_max, problem.tolerance, h, rounds[k : k + 1])
-            kernels.multiply(h, Q, QH)
+            panels.multiply(h, Q, QH)
             losses[k] = max(batch.energies[j] + kernels.inner(h, QH - 2.0 * L), 0.0)
 
     workers.run(encode, g, batch.X[0].size * R * R / 2)

@@ -252,3 +252,27 @@ def absorb_and_fold(B: BigArray, X: BigArray, H: Array, keep: float, W: Array, o
             q += v * GROUP
         for r in range(R):
             out[r, p] = total(load(sums, r * GROUP))
+
+
+@exact
+def turned(W: Array) -> Array:
+    """Wᵀ, in memory of its own."""
+    out = np.empty((W.shape[1], W.shape[0]))
+    for q in range(W.shape[0]):
+        for r in range(W.shape[1]):
+            out[r, q] = W[q, r]
+    return out
+
+
+@exact
+def gram(U: Array, out: Array) -> None:
+    """UᵀU. U (I, R) → out (R, R)."""
+    out[:, :] = 0.0
+    add_product(0, U.shape[1], U, U, 0.0, out)
+
+
+@exact
+def multiply(Y: Array, Q: Array, out: Array) -> None:
+    """YQ. Y (I, R), Q (R, R) → out (I, R)."""
+    out[:, :] = 0.0
+    add_product(0, Q.shape[1], turned(Y), Q, 0.0, out)

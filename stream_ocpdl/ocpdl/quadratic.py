@@ -13,7 +13,7 @@ from math import sqrt
 
 import numpy as np
 
-from stream_ocpdl.ocpdl import kernels
+from stream_ocpdl.ocpdl import kernels, panels
 from stream_ocpdl.ocpdl.arrays import Array
 
 
@@ -43,7 +43,7 @@ def moved(Y: Array, Q: Array, L: Array, project: Callable[[Array], Array], steep
 def product(Y: Array, Q: Array) -> Array:
     """YQ for a symmetric Q."""
     out = np.empty_like(Y)
-    kernels.multiply(Y, Q, out)
+    panels.multiply(Y, Q, out)
     return out
 
 
