@@ -80,10 +80,10 @@ def step(
         start, Y = U[offsets[i] : offsets[i + 1]], new[offsets[i] : offsets[i + 1]]
         if i == 0:
             sums[BEFORE] = inner(grams[i], Q) - 2.0 * inner(Y, L)
-        used = solve_near(Q, L, start, bounds[i], w * reach[i], tolerance, Y)
+        used, moved = solve_near(Q, L, start, bounds[i], w * reach[i], tolerance, Y)
         if used < 0:
             return i, A, H, losses, new, sums, counts
-        counts[ROUNDS + i], sums[MOVEMENTS + i] = used, distance(Y, start)
+        counts[ROUNDS + i], sums[MOVEMENTS + i] = used, moved
         gram(Y, grams[i])
         if i == n - 1:
             sums[AFTER] = inner(grams[i], Q) - 2.0 * inner(Y, L)
@@ -179,27 +179,39 @@ def all_grams(U: Array, offsets: Indices) -> Array:
 
 @kernel
 def right_side(T: Array, U: Array, offsets: Indices, lo: int, i: int, hi: int) -> Array:
-    """B̄ (Iᵢ, R) of mode i, eq:def_Btrj, from T (cells of modes [lo, hi), R)."""
-    if hi - lo == 1:
-        return T
+    """B̄ (Iᵢ, R) of mode i, eq:def_Btrj, from T (cells of modes [lo, hi), R): first the modes after i, then those before.
+    """
     R, size = T.shape[1], offsets[i + 1] - offsets[i]
-    left, right = khatri_rao(U, offsets, lo, i), khatri_rao(U, offsets, i + 1, hi)
-    out, total = np.zeros((size, R)), np.empty(R)
-    for p in range(left.shape[0]):
-        for m in range(size):
-            cell = (p * size + m) * right.shape[0]
-            total[:] = 0.0
-            for q in range(right.shape[0]):
+    if i + 1 < hi:
+        right = khatri_rao(U, offsets, i + 1, hi)
+        T = weighted(T.reshape(T.shape[0] // right.shape[0], right.shape[0], R), right)
+    if lo < i:
+        left = khatri_rao(U, offsets, lo, i)
+        out = np.zeros((size, R))
+        for p in range(left.shape[0]):
+            for m in range(size):
                 for r in range(R):
-                    total[r] += T[cell + q, r] * right[q, r]
-            for r in range(R):
-                out[m, r] += left[p, r] * total[r]
+                    out[m, r] += left[p, r] * T[p * size + m, r]
+        T = out
+    return T
+
+
+@kernel
+def weighted(T: Array, W: Array) -> Array:
+    """Σ_q T[p, q, r] W[q, r]."""
+    out = np.zeros((T.shape[0], T.shape[2]))
+    for p in range(T.shape[0]):
+        for q in range(T.shape[1]):
+            for r in range(T.shape[2]):
+                out[p, r] += T[p, q, r] * W[q, r]
     return out
 
 
 @kernel
-def solve_near(Q: Array, L: Array, start: Array, bound: float, radius: float, tolerance: float, Y: Array) -> int:
-    """`solvers.minimise_near` where neither bound nor radius is active: rounds, or −1 where that is not so.
+def solve_near(
+    Q: Array, L: Array, start: Array, bound: float, radius: float, tolerance: float, Y: Array
+) -> tuple[int, float]:
+    """`solvers.minimise_near` where neither bound nor radius is active: rounds, or −1 where that is not so; and the way.
 
     Y is the start before, and the minimiser after.
     """
@@ -211,6 +223,7 @@ def solve_near(Q: Array, L: Array, start: Array, bound: float, radius: float, to
     pulled(Q, L, unit, FLAT, start, S, load)
     solve_rows(0, Y.shape[0], S, load, inf, max(1e-3 * tolerance, 2e-14), Y, rounds)
     left, size = pull_left(Q, unit, FLAT, start, Y)
-    used = rounds.max()
-    inside = size <= bound * (1.0 + ROUNDING) and distance(Y, start) <= radius * (1.0 + ROUNDING)
-    return used if inside and used < most_rounds(Q.shape[0]) and left <= 0.1 * tolerance * size else -1
+    used, moved = rounds.max(), distance(Y, start)
+    inside = size <= bound * (1.0 + ROUNDING) and moved <= radius * (1.0 + ROUNDING)
+    good = inside and used < most_rounds(Q.shape[0]) and left <= 0.1 * tolerance * size
+    return used if good else -1, moved

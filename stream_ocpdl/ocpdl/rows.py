@@ -3,8 +3,8 @@
 All of it in units in which Q has a unit diagonal, S, so that an atom of tiny norm is coded as exactly as any other.
 
 **Eight rows at once.** A row sits in a lane of a `Lanes`, the vector register of GROUP doubles, and a *group* holds
-GROUP rows: their points y, loads l, gradients yS − l and faces, each (n, GROUP). Sweeps of coordinate descent guess
-the face of the box on which the minimiser lies. A round then finds the minimiser of the face, by a Cholesky factor of
+GROUP rows: their points y, loads l, gradients yS − l and faces, each (n, GROUP). The start tells the face of the box on which
+the minimiser probably lies, or, where there is none, the free minimiser and sweeps of coordinate descent. A round then finds the minimiser of the face, by a Cholesky factor of
 its own in each lane, and either this is the row's minimiser, or it says which coordinates to drop, those below zero,
 and which to free, those whose gradient is below zero: a face for the next round (block pivoting; Kim & Park 2011).
 Rows that need another round gather in a second group, so that no lane waits for its neighbours.
@@ -38,11 +38,14 @@ coordinates join or leave the face, and the smallest pivot of the face."""
 STEP, SCALE, TOP, BOTTOM = 0, 1, 2, 3
 """The work of a round (4, n, GROUP): the step on the face, and of the factor CDCᵀ 1/D and two rows of CD."""
 
+UNKNOWN, SHALLOW, STEEP = 0, 1, 2
+"""What is known of the factor of all of S."""
+
 HARD = -1
 """The rounds of a row that waits for `solve_row`."""
 
-COLD, WARM = 10, 0
-"""Sweeps before the first round: from zero, and from a start that is likely to have the face already."""
+SWEEPS, COLD = 3, 10
+"""Sweeps before the first round of a row without a start: from its free minimiser, and from zero where there is none."""
 
 PATIENCE = 12
 """Rounds before a row is left to `solve_row`; most take one to five."""
@@ -66,6 +69,7 @@ def solve_rows(lo: int, hi: int, Q: Array, L: Array, upper: float, tolerance: fl
     S, unit, inverse, bound = np.empty((n, n)), np.empty(n), np.empty(n), np.empty(n)
     to_unit_diagonal(Q, upper, S, unit, inverse, bound)
     C, work, verdict = aligned(n, n), aligned(4, n), aligned(5, 1)
+    C_all, work_all, ready = aligned(n, n), aligned(4, n), UNKNOWN
     fresh, tags = empty_group(n)
     waiting, later = empty_group(n)
     which = np.empty(n, np.int64)
@@ -73,7 +77,11 @@ def solve_rows(lo: int, hi: int, Q: Array, L: Array, upper: float, tolerance: fl
     while first < hi or size > 0:
         if first < hi and size < GROUP:
             enter(first, min(first + GROUP, hi), Y, L, unit, inverse, bound, fresh, tags)
-            sweeps(S, bound, fresh, tags, verdict, rounds)
+            if start(S, bound, fresh, tags, verdict, rounds):
+                if ready == UNKNOWN:
+                    ready = factor_all(S, fresh, which, C_all, work_all, verdict)
+                guess(S, fresh, verdict, which, C_all, work_all, ready)
+            faces(S, fresh)
             newton(S, bound, C, work, which, fresh, verdict)
             hard += leave(fresh, tags, verdict, tolerance, upper, inverse, Y, rounds)
             first += GROUP
@@ -212,29 +220,64 @@ def leave(
 
 
 @part
-def sweeps(S: Array, bound: Array, group: Array, tags: Indices, verdict: Array, rounds: Indices) -> None:
-    """Coordinate descent from the start, longer if it is zero: a guess of the face. A start that is exact leaves.
+def start(S: Array, bound: Array, group: Array, tags: Indices, verdict: Array, rounds: Indices) -> bool:
+    """Whether a row has no start, so that its face must be guessed; CHANGED says which. A start that is exact leaves.
 
-    While it lasts SLOPE holds y − slope, the point to which each coordinate would go by itself: see `sweep`.
+    A start has the face of the minimiser more often than not: loadings move little in a step.
     """
     gradients(S, group)
     judge(S, bound, group, verdict)
-    most = 0
+    some_cold = False
     for j in range(GROUP):
         if tags[ROW, j] >= 0 and verdict[BAD, 0, j] == 0.0:
             rounds[tags[ROW, j]] = 0
             tags[ROW, j] = -1
-        many = 0 if tags[ROW, j] < 0 else COLD if verdict[LENGTH, 0, j] == 0.0 else WARM
-        verdict[CHANGED, 0, j] = many
-        most = max(most, many)
+        cold = tags[ROW, j] >= 0 and verdict[LENGTH, 0, j] == 0.0
+        verdict[CHANGED, 0, j] = 1.0 if cold else 0.0
+        some_cold |= cold
     for r in range(S.shape[0]):
         if S[r, r] <= 0.0:
             put(group, POINT, r, drawn(bound[r], take(group, POINT, r), take(group, SLOPE, r)))
-        put(group, SLOPE, r, take(group, POINT, r) - take(group, SLOPE, r))
-    for k in range(most):
-        sweep(S, group, above(take(verdict, CHANGED, 0), spread(k)))
+    return some_cold
+
+
+@part
+def factor_all(S: Array, group: Array, which: Indices, C: Array, work: Array, verdict: Array) -> int:
+    """The factor of all of S, the same in each lane; STEEP, or SHALLOW where a pivot is too small for it to mean much."""
+    for r in range(S.shape[0]):
+        which[r] = r
+        put(group, FACE, r, spread(1.0 if S[r, r] > 0.0 else 0.0))
+    factor(S, group, which, C, work, verdict)
+    return STEEP if verdict[PIVOT, 0, 0] >= FLAT else SHALLOW
+
+
+@part
+def guess(S: Array, group: Array, verdict: Array, which: Indices, C: Array, work: Array, ready: int) -> None:
+    """A guess for the rows without a start: the minimiser over all of space, and what sweeps of coordinate descent make
+    of its positive part. While they last SLOPE holds y − slope, the point to which each coordinate would go by itself.
+    """
+    cold, count = take(verdict, CHANGED, 0), COLD
+    if ready == STEEP:
+        count = SWEEPS
+        for r in range(S.shape[0]):
+            which[r] = r
+            put(group, FACE, r, cold)
+        solve(group, which, C, work)
+        for r in range(S.shape[0]):
+            if S[r, r] > 0.0:
+                put(group, POINT, r, take(group, POINT, r) + larger(take(work, STEP, r), spread(0.0)))
+        gradients(S, group)
     for r in range(S.shape[0]):
         put(group, SLOPE, r, take(group, POINT, r) - take(group, SLOPE, r))
+    for _ in range(count):
+        sweep(S, group, cold)
+    gradients(S, group)  # anew, so that the rows beside them, which did not move, keep theirs to the last bit
+
+
+@part
+def faces(S: Array, group: Array) -> None:
+    """The coordinates above zero are free."""
+    for r in range(S.shape[0]):
         put(group, FACE, r, above(take(group, POINT, r), spread(0.0 if S[r, r] > 0.0 else inf)))
 
 
