@@ -22,10 +22,9 @@ from stream_ocpdl.ocpdl.solvers import FLAT, ROUNDING
 USED, AT_BOUND, ROUNDS = 0, 1, 2
 """What the counts of a step are: rounds of the coding, codes at their upper bound, and from there rounds by mode."""
 
-ENERGY, CODES, TRACE, BEFORE, AFTER, MOVEMENTS = 0, 1, 2, 3, 4, 5
-"""What its sums are: Σ‖X‖², Σ|H|, tr A, the quadratic part of f̂_t before and after, and from there ‖U_t − U_{t−1}‖ by
-mode."""
-
+E, P, BEFORE, AFTER, MOVEMENTS = 0, 1, 2, 3, 4
+"""What its sums are: E and P of the aggregates (those of the past before), f̂_t before and after, from there
+‖U_t − U_{t−1}‖ by mode, and then the radii."""
 
 UNFIT = -1
 """Nothing was learned: some tensor is not finite, negative where it must not be, or of an impossible norm."""
@@ -45,26 +44,27 @@ def step(
     tolerance: float,
     bounds: Array,
     reach: Array,
-    past: Array,
+    past: tuple[Array, float, float],
     B: BigArray,
 ) -> tuple[int, Array, Array, Array, Array, Array, Indices]:
     """X (b, P, Q) learned; B (R, P, Q) is written. The mode at which it stopped: n if all is well, 0 if there are no
     bounds, and UNFIT if X has to be looked at. Then A, H (b, R), losses (b), the new loadings, sums and counts.
     """
-    n, b, R = offsets.size - 1, X.shape[0], U.shape[1]
-    sums, keep, fit = np.empty(MOVEMENTS + n), 1.0 - w, True
+    n, R = offsets.size - 1, U.shape[1]
+    sums, keep, share, fit = np.empty(MOVEMENTS + 2 * n), 1.0 - w, w / X.shape[0], True
     if energies.size == 0:
         energies, fit = measured(X, norms, signed)
     grams = all_grams(U, offsets)
     V, W = khatri_rao(U, offsets, 0, split), turned(khatri_rao(U, offsets, split, n))
     H, losses, counts = encode(X, energies, V, W, grams, penalties, tolerance)
-    sums[ENERGY], sums[CODES] = energies.sum(), np.abs(H).sum()
-    A, new, scaled = past.copy(), U.copy(), H * (w / b)
+    A, new, scaled = past[0].copy(), U.copy(), H * share
     if not fit:
         return UNFIT, A, H, losses, new, sums, counts
 
     add_product(0, R, scaled, H, keep, A)
-    sums[TRACE] = np.trace(A)
+    sums[E] = keep * past[1] + share * energies.sum()
+    sums[P] = keep * past[2] + share * np.abs(H).sum()
+    constant = sums[E] + penalties[0] * sums[P] + penalties[1] * np.trace(A)
     T = np.empty((R, V.shape[0]))
     absorb_and_fold(B, X, scaled, keep, W, T)
     T, lo, hi = turned(T), 0, split
@@ -79,14 +79,15 @@ def step(
                 Q *= grams[j]
         start, Y = U[offsets[i] : offsets[i + 1]], new[offsets[i] : offsets[i + 1]]
         if i == 0:
-            sums[BEFORE] = inner(grams[i], Q) - 2.0 * inner(Y, L)
+            sums[BEFORE] = constant + inner(grams[i], Q) - 2.0 * inner(Y, L)
+        sums[MOVEMENTS + n + i] = w * reach[i]
         used, moved = solve_near(Q, L, start, bounds[i], w * reach[i], tolerance, Y)
         if used < 0:
             return i, A, H, losses, new, sums, counts
         counts[ROUNDS + i], sums[MOVEMENTS + i] = used, moved
         gram(Y, grams[i])
         if i == n - 1:
-            sums[AFTER] = inner(grams[i], Q) - 2.0 * inner(Y, L)
+            sums[AFTER] = constant + inner(grams[i], Q) - 2.0 * inner(Y, L)
     return bounds.size, A, H, losses, new, sums, counts
 
 

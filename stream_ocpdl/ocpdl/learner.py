@@ -64,6 +64,7 @@ class Update(NamedTuple):
     before: float
     after: float
     movements: tuple[float, ...]
+    radii: tuple[float, ...]
     radius_active: tuple[bool, ...]
     rounds: tuple[int, ...]
     settled: tuple[bool, ...]
@@ -159,20 +160,8 @@ def advance(
     w = problem.weight(t, N, b)
     coding, aggregates, update = (learn_small if small else learn)(problem, sets, state, batch, w, workers, consume)
 
-    step = Step(
-        t=t,
-        N=N,
-        weight=w,
-        coding=coding,
-        surrogate_before=update.before,
-        surrogate=update.after,
-        movements=update.movements,
-        radii=tuple(w * c for c in sets.radii),
-        radius_active=update.radius_active,
-        rounds=update.rounds,
-        settled=update.settled,
-    )
-    if not all(map(isfinite, (step.surrogate, *step.movements))):
+    step = Step(t, N, w, coding, *update[1:])
+    if not isfinite(sum(update.movements, update.after)):
         raise NumericError(f"step {t} has a result that is not finite and was discarded; rescale the data")
     return State(t, N, state.scale, state.at_bound + coding.at_bound, update.loadings, aggregates), step
 
@@ -259,6 +248,7 @@ def update_loadings(
         before=surrogates[0],
         after=constant + objective(solutions[-1].Y, A, B),
         movements=tuple(kernels.distance(solution.Y, U) for solution, U in zip(solutions, old, strict=True)),
+        radii=tuple(w * c for c in sets.radii),
         radius_active=tuple(solution.multiplier > 0.0 for solution in solutions),
         rounds=tuple(solution.rounds for solution in solutions),
         settled=tuple(solution.settled for solution in solutions),
@@ -278,7 +268,7 @@ def learn_small(
     problem: Problem, sets: Sets, state: State, batch: Batch, w: float, workers: Workers, consume: bool
 ) -> tuple[Coding, Aggregates, Update]:
     """`learn` in one call, if no bound and no radius is active; else what is left of it goes the long way."""
-    past, share = state.aggregates, w / len(batch)
+    past = state.aggregates
     X, penalties, (split, offsets, modes) = layout(problem, sets, batch)
     B = past.B if consume else past.B.copy()
     done, A, H, losses, new, sums, counts = fused.step(
@@ -294,27 +284,26 @@ def learn_small(
         problem.tolerance,
         sets.bounds,
         sets.reach,
-        past.A,
+        (past.A, past.E, past.P),
         B.reshape(problem.rank, *X.shape[1:]),
     )
     if done == fused.UNFIT:
         batch = read_batch(problem, batch, workers)  # raises, unless what is odd about it is allowed
         way = learn_small if batch.missing is None else learn
         return way(problem, sets, state, batch, w, workers, consume)
-    energy, codes, trace, before, after, *movements = sums.tolist()
-    aggregates = Aggregates(A, B, (1 - w) * past.E + share * energy, (1 - w) * past.P + share * codes)
-    coding = coding_small(H, losses, counts)
+    E, P, before, after, *found = sums.tolist()
+    aggregates, coding = Aggregates(A, B, E, P), coding_small(H, losses, counts)
     if done < len(modes):
         return coding, aggregates, update_loadings(problem, sets, state.loadings, aggregates, w, workers)
-    constant = aggregates.E + problem.sparsity * aggregates.P + problem.ridge * trace
     update = Update(
-        loadings=tuple([new[mode] for mode in modes]),
-        before=constant + before,
-        after=constant + after,
-        movements=tuple(movements),
-        radius_active=(False,) * done,
-        rounds=tuple(counts[fused.ROUNDS :].tolist()),
-        settled=(True,) * done,
+        tuple([new[mode] for mode in modes]),
+        before,
+        after,
+        tuple(found[:done]),
+        tuple(found[done:]),
+        (False,) * done,
+        tuple(counts[fused.ROUNDS :].tolist()),
+        (True,) * done,
     )
     return coding, aggregates, update
 
