@@ -14,7 +14,7 @@ LAYERS = [
     {"ocpdl.arrays", "errors", "machine"},
     {"fingerprint"},
     {"ocpdl.compiled", "ocpdl.lanes", "ocpdl.workers", "ocpdl.schedules", "ocpdl.constraints"},
-    {"ocpdl.kernels"},
+    {"ocpdl.kernels", "ocpdl.panels"},
     {"ocpdl.rows", "ocpdl.quadratic", "ocpdl.aggregates", "ocpdl.problem"},
     {"ocpdl.solvers", "ocpdl.batch", "ocpdl.state"},
     {"ocpdl.missing", "ocpdl.fused"},

@@ -1,11 +1,12 @@
 """Kernels against the oracle, compiled and not, in both precisions."""
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream_ocpdl.ocpdl import aggregates, kernels, rows
+from stream_ocpdl.ocpdl import aggregates, kernels, lanes, panels, rows
 from stream_ocpdl.ocpdl.quadratic import objective
 from stream_ocpdl.ocpdl.workers import Workers
 from tests import laws, paper
@@ -49,6 +50,68 @@ def test_aggregation_is_the_papers(shape, dtype, mode):
     for i in range(len(shape)):
         for ours, theirs in zip(at(i), paper.intermediate(A, B, loadings, i), strict=True):
             assert np.allclose(ours, theirs, rtol=exact)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("R", [1, 2, 5, 8, 9, 24, 25])
+@pytest.mark.parametrize(("b", "P", "Q"), [(1, 1, 1), (3, 4, 7), (1, 2, 17), (2, 3, 25), (4, 1, 48), (5, 2, 33)])
+def test_panels_are_their_einsums(b, P, Q, R, dtype):
+    """Products, codings and absorptions of every size of a panel; nothing is written behind the end."""
+    random = np.random.default_rng(b + P + Q + R)
+    X, H = random.random((b, P, Q)).astype(dtype), random.random((b, R))
+    V, W = random.random((P, R)), random.random((R, Q))
+    memory = random.random(R * P * Q + 8).astype(dtype)
+    B, guard = memory[:-8].reshape(R, P, Q), memory[-8:].copy()
+    codes, folded = np.empty((b, R)), np.empty((R, P))
+    wanted = 0.7 * B.astype(float) + np.einsum("jr,jpq->rpq", H, X)
+    product = 0.7 * B.astype(float).reshape(R, -1) + H.T @ X.reshape(b, -1)
+    other = B.copy().reshape(R, -1)
+    close = 1e-12 if dtype == "float64" else 1e-6
+
+    panels.correlate(X, V, W, codes)
+    panels.absorb_and_fold(B, X, H, 0.7, W, folded)
+    panels.add_product(0, P * Q, H, X.reshape(b, -1), 0.7, other)
+
+    assert np.allclose(codes, np.einsum("jpq,pr,rq->jr", X.astype(float), V, W), rtol=1e-12)
+    assert np.allclose(B, wanted, rtol=close)
+    assert np.allclose(folded, np.einsum("rpq,rq->rp", wanted, W), rtol=1e-12)
+    assert np.allclose(other, product, rtol=close)
+    assert np.array_equal(memory[-8:], guard)
+
+
+def test_small_products():
+    """Gram matrices, products with a matrix, transposes."""
+    random = np.random.default_rng(0)
+    for height, R in ((1, 1), (7, 3), (30, 25), (100, 8)):
+        U, Q = random.random((height, R)), random.random((R, R))
+        G, Y = np.full((R, R), np.nan), np.full((height, R), np.nan)
+        panels.gram(U, G)
+        panels.multiply(U, Q, Y)
+
+        assert np.allclose(G, U.T @ U, rtol=1e-13)
+        assert np.allclose(Y, U @ Q, rtol=1e-13)
+        assert np.array_equal(panels.turned(U), U.T)
+
+
+def registers(x, y, out, k):
+    """Every operation on registers that loads, stores, adds or compares."""
+    a = lanes.fma(lanes.load(x, 1), lanes.load_some(y, 2, k), lanes.spread(-3.0))
+    b = lanes.larger(a, lanes.load(y, 0)) - lanes.smaller(a, lanes.spread(0.5)) / lanes.spread(4.0)
+    lanes.prefetch(x, 3)
+    lanes.store_some(out, 1, k, a)
+    lanes.store(out, 10, b + lanes.above(a, b) * a)
+    return lanes.total(a), lanes.some(a)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("k", [-1, 0, 3, 8, 20])
+def test_registers_in_python_are_the_compiled_ones(k, dtype):
+    """The same numbers, whatever the dtype in memory, and no lane beyond those asked for."""
+    x, y = np.random.default_rng(1).random((2, 20)).astype(dtype)
+    ours, theirs = np.zeros(20, dtype), np.zeros(20, dtype)
+
+    assert numba.njit(registers)(x, y, ours, k) == pytest.approx(registers(x, y, theirs, k), rel=1e-14)
+    assert np.allclose(ours, theirs, rtol=1e-14 if dtype == "float64" else 1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

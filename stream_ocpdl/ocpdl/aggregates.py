@@ -24,8 +24,8 @@ IN_A_ROW = 48
 
 
 SMALL = 4_000_000
-"""Multiplications up to which a coding is done in one call, on one thread. Sizes alone decide, never the threads, and so
-bits do not depend on them either."""
+"""Multiplications up to which a coding is done in one call, on one thread. Sizes alone decide, never the threads: bits
+do not depend on these."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +49,8 @@ def absorb(
     """eq:main_alg_aggregate_tensors, with `energy` = Σ‖X_j‖² of the minibatch. A consumed past gives its B away."""
     R, M, b = len(past.A), prod(past.B.shape[1:]), len(X)
     B = past.B if consume else past.B.copy()
-    workers.run(kernels.absorb, M, R * b, B.reshape(R, M), X.reshape(b, M), H, w, grain=kernels.TILE)
+    arrays = H * (w / b), X.reshape(b, M), 1 - w, B.reshape(R, M)
+    workers.run(panels.add_product, M, R * b, *arrays, grain=kernels.TILE)
     return Aggregates(
         A=(1 - w) * past.A + (w / b) * gram(H),
         B=B,

@@ -180,8 +180,7 @@ def all_grams(U: Array, offsets: Indices) -> Array:
 
 @kernel
 def right_side(T: Array, U: Array, offsets: Indices, lo: int, i: int, hi: int) -> Array:
-    """B̄ (Iᵢ, R) of mode i, eq:def_Btrj, from T (cells of modes [lo, hi), R): first the modes after i, then those before.
-    """
+    """B̄ (Iᵢ, R) of mode i, eq:def_Btrj, from T (cells of modes [lo, hi), R)."""
     R, size = T.shape[1], offsets[i + 1] - offsets[i]
     if i + 1 < hi:
         right = khatri_rao(U, offsets, i + 1, hi)
@@ -212,7 +211,7 @@ def weighted(T: Array, W: Array) -> Array:
 def solve_near(
     Q: Array, L: Array, start: Array, bound: float, radius: float, tolerance: float, Y: Array
 ) -> tuple[int, float]:
-    """`solvers.minimise_near` where neither bound nor radius is active: rounds, or −1 where that is not so; and the way.
+    """`solvers.minimise_near` where neither bound nor radius is active: rounds, or −1 where not; and the way.
 
     Y is the start before, and the minimiser after.
     """

@@ -39,8 +39,8 @@ def load(x: BigArray, i: int) -> Array:
 
 def load_some(x: BigArray, i: int, k: int) -> Array:
     """The first k of them (all, if k is more), and zeros; what is behind is not read."""
-    lanes = np.zeros(GROUP)
-    lanes[:k] = x.reshape(-1)[i : i + min(k, GROUP)]
+    lanes, count = np.zeros(GROUP), min(max(k, 0), GROUP)
+    lanes[:count] = x.reshape(-1)[i : i + count]
     return lanes
 
 
@@ -51,7 +51,8 @@ def store(x: BigArray, i: int, v: Array) -> None:
 
 def store_some(x: BigArray, i: int, k: int, v: Array) -> None:
     """The first k of them (all, if k is more)."""
-    x.reshape(-1)[i : i + min(k, GROUP)] = v[:k]
+    count = min(max(k, 0), GROUP)
+    x.reshape(-1)[i : i + count] = v[:count]
 
 
 def prefetch(x: BigArray, i: int) -> None:

@@ -32,7 +32,6 @@ from stream_ocpdl.ocpdl.aggregates import (
 )
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
 from stream_ocpdl.ocpdl.batch import NORMS, Batch, gather, open_batch, read_batch
-from stream_ocpdl.ocpdl.constraints import NonnegativeBall
 from stream_ocpdl.ocpdl.missing import complete, encode_observed
 from stream_ocpdl.ocpdl.problem import Problem, Sets
 from stream_ocpdl.ocpdl.quadratic import objective, product
@@ -324,6 +323,6 @@ def layout(
 
 @cache
 def places_of(shape: tuple[int, ...]) -> tuple[int, tuple[int, Indices, list[slice]]]:
-    """Cells of the first group of modes; how many modes are in it, where each mode begins in one array, and its rows."""
+    """Cells of the first group of modes; how many modes are in it, where each begins in one array, and its rows."""
     split, offsets = first_group(shape), np.cumsum([0, *shape])
     return prod(shape[:split]), (split, offsets, [slice(*pair) for pair in pairwise(offsets.tolist())])

@@ -5,8 +5,8 @@ while everything that is added to them streams by:
 
     sums[k, m] = Σ_d A[d, r + k] · X[d, q + m]
 
-It is most of a step: coding (A = loadings, d = rows of a tensor), absorbing (A = codes, d = tensors). A product is added
-to what came before it and rounded once, whatever panel it is part of.
+It is most of a step: coding (A = loadings, d = rows of a tensor), absorbing (A = codes, d = tensors). A product is
+added to what came before it and rounded once, whatever panel it is part of.
 
 Panels are written in LLVM's terms, once for every size: Numba would keep their sums in memory.
 """
@@ -45,7 +45,7 @@ INT = ir.IntType(64)
 
 
 def sized(write: Callable[..., None], *kinds: Any) -> Any:
-    """Compiled, a function of (n, v, …) is what `write(builder, atoms, registers, …)` emits for atoms = n, registers = v.
+    """Compiled, a function of (n, v, …) is what `write(builder, atoms, registers, …)` emits for these two sizes.
 
     What Numba wants to know of it: its signature, and how it is lowered.
     """
@@ -236,8 +236,7 @@ def absorb_and_fold(B: BigArray, X: BigArray, H: Array, keep: float, W: Array, o
 
     B (R, P, Q), X (b, P, Q), H (b, R) with its weights, W (R, Q) → out (R, P).
     """
-    b, P, Q = X.shape
-    R = H.shape[1]
+    R, P, Q = B.shape
     sums, blocks = np.empty((R, GROUP)), -(-R // ATOMS)
     for p in range(P):
         sums[:, :] = 0.0

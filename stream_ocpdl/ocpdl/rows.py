@@ -3,11 +3,12 @@
 All of it in units in which Q has a unit diagonal, S, so that an atom of tiny norm is coded as exactly as any other.
 
 **Eight rows at once.** A row sits in a lane of a `Lanes`, the vector register of GROUP doubles, and a *group* holds
-GROUP rows: their points y, loads l, gradients yS − l and faces, each (n, GROUP). The start tells the face of the box on which
-the minimiser probably lies, or, where there is none, the free minimiser and sweeps of coordinate descent. A round then finds the minimiser of the face, by a Cholesky factor of
-its own in each lane, and either this is the row's minimiser, or it says which coordinates to drop, those below zero,
-and which to free, those whose gradient is below zero: a face for the next round (block pivoting; Kim & Park 2011).
-Rows that need another round gather in a second group, so that no lane waits for its neighbours.
+GROUP rows: their points y, loads l, gradients yS − l and faces, each (n, GROUP). The start tells the face of the box on
+which the minimiser probably lies, or, where there is none, the free minimiser and sweeps of coordinate descent do. A
+round then finds the minimiser of the face, by a Cholesky factor of its own in each lane, and either this is the row's
+minimiser, or it says which coordinates to drop, those below zero, and which to free, those whose gradient is below
+zero: a face for the next round (block pivoting; Kim & Park 2011). Rows that need another round gather in a second
+group, so that no lane waits for its neighbours.
 
 **One row.** A row on which this does not end soon, whose face is nearly flat, or that meets its upper bound, is solved
 from its start by a method that always ends: see `solve_row`.
@@ -45,7 +46,7 @@ HARD = -1
 """The rounds of a row that waits for `solve_row`."""
 
 SWEEPS, COLD = 3, 10
-"""Sweeps before the first round of a row without a start: from its free minimiser, and from zero where there is none."""
+"""Sweeps before the first round of a row without a start: from its free minimiser, or else from zero."""
 
 PATIENCE = 12
 """Rounds before a row is left to `solve_row`; most take one to five."""
@@ -243,7 +244,7 @@ def start(S: Array, bound: Array, group: Array, tags: Indices, verdict: Array, r
 
 @part
 def factor_all(S: Array, group: Array, which: Indices, C: Array, work: Array, verdict: Array) -> int:
-    """The factor of all of S, the same in each lane; STEEP, or SHALLOW where a pivot is too small for it to mean much."""
+    """The factor of all of S, the same in each lane; STEEP, or SHALLOW if a pivot is too small for it to mean much."""
     for r in range(S.shape[0]):
         which[r] = r
         put(group, FACE, r, spread(1.0 if S[r, r] > 0.0 else 0.0))
@@ -398,7 +399,8 @@ def factor(S: Array, group: Array, which: Indices, C: Array, work: Array, verdic
     for k in range(0, which.size, 2):
         i, j = which[k], which[k + 1]
         f, g = take(group, FACE, i), take(group, FACE, j)
-        first, cross, second = one + f * spread(S[i, i] - 1.0), spread(S[j, i]) * (f * g), one + g * spread(S[j, j] - 1.0)
+        first, second = one + f * spread(S[i, i] - 1.0), one + g * spread(S[j, j] - 1.0)
+        cross = spread(S[j, i]) * (f * g)
         q = 0
         while q < k:
             m, o = which[q], which[q + 1]
@@ -453,9 +455,7 @@ def factor(S: Array, group: Array, which: Indices, C: Array, work: Array, verdic
 def column(
     C: Array, work: Array, k: int, q: int, top: Array, bottom: Array, first: Array, cross: Array, second: Array
 ) -> tuple[Array, Array, Array]:
-    """Column q of the rows k and k + 1 of CD is found: it goes to TOP and BOTTOM, divided by D to C, and into the pivots
-    of the two rows.
-    """
+    """Column q of rows k and k + 1 of CD is found: it goes to TOP and BOTTOM, over D to C, and into the two pivots."""
     scale = take(work, SCALE, q)
     left, right = top * scale, bottom * scale
     put(work, TOP, q, top)
