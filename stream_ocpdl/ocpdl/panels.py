@@ -12,7 +12,7 @@ Panels are written in LLVM's terms, once for every size: Numba would keep their 
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numba.extending
 import numpy as np
@@ -39,7 +39,8 @@ from stream_ocpdl.ocpdl.lanes import (
 ATOMS, REGISTERS = 8, (2, 3)
 """Sizes of a panel: up to so many atoms, and as many registers of cells; 24 sums are in registers then, of 32."""
 
-NUMBA: Any = numba.extending
+F = TypeVar("F", bound=Callable[..., Any])
+intrinsic: Callable[[F], Any] = cast(Any, numba.extending).intrinsic
 TOOLS: Any = cgutils
 INT = ir.IntType(64)
 
@@ -127,7 +128,7 @@ class Panel:
         return self.builder.add(start, at), self.builder.sub(self.cells, at)
 
 
-@NUMBA.intrinsic
+@intrinsic
 def correlate_panel(
     _: Any, n: Any, v: Any, V: Any, r: Any, X: Any, at: Any, stride: Any, cells: Any, W: Any, q: Any, out: Any
 ) -> Any:
@@ -142,7 +143,7 @@ def correlate_panel(
     return sized(write, n, v, V, r, X, at, stride, cells, W, q, out)
 
 
-@NUMBA.intrinsic
+@intrinsic
 def add_panel(
     _: Any, n: Any, v: Any, A: Any, r: Any, X: Any, at: Any, stride: Any, cells: Any, B: Any, keep: Any
 ) -> Any:
@@ -157,7 +158,7 @@ def add_panel(
     return sized(write, n, v, A, r, X, at, stride, cells, B, keep)
 
 
-@NUMBA.intrinsic
+@intrinsic
 def absorb_panel(
     _: Any,
     n: Any,
