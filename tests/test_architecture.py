@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "stream_ocpdl"
 
 LAYERS = [
-    {"ocpdl.arrays", "errors", "machine"},
+    {"ocpdl.arrays", "errors", "machine", "logs"},
     {"fingerprint"},
     {"ocpdl.kernels", "ocpdl.workers", "ocpdl.schedules", "ocpdl.constraints"},
     {"ocpdl.lanes"},
