@@ -30,7 +30,7 @@ LAYERS = [
     {"stream.pipeline"},
     {"stream.checkpoint"},
     {"stream.recovery", "stream.topics"},
-    {"stream.service"},
+    {"stream.service", "stream.preflight"},
     {"settings"},
     {"evidence"},
     {"verification"},
