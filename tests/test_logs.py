@@ -6,7 +6,9 @@ import sys
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from stream_ocpdl.cli import main
 from stream_ocpdl.logs import LONGEST, natural, written
 from stream_ocpdl.stream.service import Pace
 from tests.fakes import World
@@ -86,6 +88,24 @@ def test_the_natural_form(monkeypatch):
     assert natural() == "plain"
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
     assert natural() == "json"
+
+
+def test_a_bug_is_one_line(capsys, monkeypatch, tmp_path):
+    """In JSON a traceback is one line, too, without secrets; and the service ends with 1."""
+
+    def serve(settings, *_):
+        raise RuntimeError(settings.kafka.secrets()[0])
+
+    settings = {"model": "m", "input": "t", "bootstrap_servers": "x", "problem": {"shape": [2, 2], "rank": 1}}
+    security = {"security_protocol": "sasl_ssl", "sasl_mechanism": "PLAIN", "sasl_username": "u"}
+    (tmp_path / "service.json").write_text(json.dumps(settings | {"kafka": security}))
+    monkeypatch.setattr("stream_ocpdl.cli.run.serve", serve)
+    monkeypatch.setenv("OCPDL_KAFKA__SASL_PASSWORD", "hunter2")
+    result = CliRunner().invoke(main, ["run", "--config", str(tmp_path / "service.json")])
+
+    (line,) = result.stderr.splitlines()
+    assert result.exit_code == 1
+    assert json.loads(line)["exception"].endswith("RuntimeError: **********")
 
 
 def test_what_the_service_says_has_fields():

@@ -96,8 +96,8 @@ MISTAKES = {
         "run --config service.yaml --set kafka.patience_s=1 --set log.format=plain",
         SERVICE,
         6,
-        "stream-ocpdl: no broker answers at 127.0.0.1:1: 127.0.0.1:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed:"
-        " Connection refused (tried for 1 s);"
+        "stream-ocpdl: no broker answers at 127.0.0.1:1 within 1 s: 127.0.0.1:1/bootstrap: Connect to ipv4#127.0.0.1:1"
+        " failed: Connection refused;"
         " is bootstrap_servers right, the broker up, kafka.security_protocol its own?",
     ),
     "an unknown option": (

@@ -55,6 +55,11 @@ def run(config: Path | None, overrides: tuple[str, ...], crash_at: str | None) -
             for line in str(error).splitlines():
                 log.log(logging.CRITICAL if error.exit_code else logging.INFO, "%s", line)
             sys.exit(error.exit_code)
+        except Exception:
+            if form == "plain":
+                raise
+            log.critical("a bug", exc_info=True)  # a traceback, too, is one line
+            sys.exit(OcpdlError.exit_code)
 
 
 def serve(settings: Settings, plan: Plan, pace: Pace, connection: Connection, create: str, at: CrashPoint) -> None:

@@ -119,22 +119,27 @@ def reach(connection: Connection) -> None:
     """Wait for a broker, for as long as there is patience; now and then say why there is none."""
     said: list[KafkaError] = []
     admin = AdminClient(connection.common() | {"error_cb": said.append, "log_level": 0})
-    began = time.monotonic()
+    servers, patience, deadline = (
+        connection.bootstrap_servers,
+        connection.patience,
+        time.monotonic() + connection.patience,
+    )
     while True:
-        left = began + connection.patience - time.monotonic()
+        left = deadline - time.monotonic()
         try:
             admin.list_topics(timeout=max(0.1, min(5.0, left)))
         except KafkaException as error:
             admin.poll(0)  # whereupon `said` is filled
-            reasons = [one for one in said if one.code() != KafkaError._ALL_BROKERS_DOWN] or [error.args[0]]
-            reason = re.sub(r" \(after \d+ms.*?\)", "", reasons[-1].str())
-            reason = f"no broker answers at {connection.bootstrap_servers}: {reason}"
-            if left <= 5.0 or reasons[-1].code() == KafkaError._AUTHENTICATION:
-                tried = f"tried for {time.monotonic() - began:.0f} s"
+            why = ([one for one in said if one.code() != KafkaError._ALL_BROKERS_DOWN] or [error.args[0]])[-1]
+            reason = re.sub(r" \(after \d+ms.*?\)", "", why.str())
+            if why.code() == KafkaError._AUTHENTICATION:
+                raise BrokerError(f"the broker at {servers} does not let us in: {reason}; see kafka.sasl_…") from None
+            if left <= 5.0:
                 raise BrokerError(
-                    f"{reason} ({tried}); is bootstrap_servers right, the broker up, kafka.security_protocol its own?"
+                    f"no broker answers at {servers} within {patience:g} s: {reason};"
+                    " is bootstrap_servers right, the broker up, kafka.security_protocol its own?"
                 ) from None
-            log.warning("%s; trying for another %.0f s", reason, left - 5.0)
+            log.warning("no broker answers at %s: %s; trying for another %.0f s", servers, reason, left - 5.0)
         else:
             return
 
@@ -159,7 +164,7 @@ def describe(connection: Connection, names: Collection[str]) -> dict[str, Descri
     topics = admin.describe_topics(TopicCollection(list(names)), request_timeout=connection.patience)
     for name, outcome in topics.items():
         try:
-            found[name] = outcome.result(connection.patience).partitions
+            found[name] = outcome.result().partitions
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise BrokerError(f"topic {name} cannot be described: {error.args[0].str()}") from error
@@ -169,11 +174,22 @@ def describe(connection: Connection, names: Collection[str]) -> dict[str, Descri
     }
 
 
+def await_topics(connection: Connection, names: Collection[str]) -> dict[str, Described]:
+    """The topics, once all are seen: a broker learns of a new one a moment after it was made."""
+    deadline = time.monotonic() + connection.patience
+    while len(found := describe(connection, names)) < len(names):
+        if time.monotonic() > deadline:
+            missing = ", ".join(name for name in names if name not in found)
+            raise BrokerError(f"{missing}: made, but not seen within {connection.patience:g} s")
+        time.sleep(0.05)
+    return found
+
+
 def _config(connection: Connection, admin: AdminClient, topic: str) -> dict[str, str] | None:
     resource = ConfigResource(ResourceType.TOPIC, topic)
     try:
         answer = admin.describe_configs([resource], request_timeout=connection.patience)[resource]
-        return {name: str(entry.value) for name, entry in answer.result(connection.patience).items()}
+        return {name: str(entry.value) for name, entry in answer.result().items()}
     except KafkaException as error:
         if error.args[0].code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
             return None
@@ -182,16 +198,19 @@ def _config(connection: Connection, admin: AdminClient, topic: str) -> dict[str,
 
 def create_topics(
     connection: Connection, wanted: Mapping[str, tuple[int, dict[str, str]]], replication: int = -1
-) -> None:
-    """Make topics, each with its number of partitions and its settings, unless they are there."""
+) -> list[str]:
+    """Make topics, each with its number of partitions and its settings, unless they are there; those that were not."""
+    made = []
     new = [NewTopic(name, count, replication, config=config) for name, (count, config) in wanted.items()]
     admin = connection.admin()  # it must live until the outcomes are there
     for name, outcome in admin.create_topics(new, operation_timeout=connection.patience).items():
         try:
             outcome.result(connection.patience)
+            made.append(name)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise BrokerError(f"topic {name} cannot be created: {error.args[0].str()}") from error
+    return made
 
 
 def delete_topics(connection: Connection, names: Collection[str]) -> None:
@@ -424,14 +443,13 @@ class Writer:
     """An idempotent producer with a bounded queue; each partition gets its records once and in order."""
 
     def __init__(self, connection: Connection, queue_bytes: int = 64_000_000) -> None:
-        settings = {
+        rules = {
             "enable.idempotence": True,
-            "linger.ms": 5,
             "message.max.bytes": LARGEST,
             "queue.buffering.max.kbytes": max(1, queue_bytes // 1000),
             "delivery.timeout.ms": int(1000 * connection.patience),
         }
-        self._producer = Producer(connection.common() | settings, logger=log)
+        self._producer = Producer({"linger.ms": 5} | connection.common() | rules, logger=log)
         self._patience = connection.patience
         self._failed: list[str] = []
 

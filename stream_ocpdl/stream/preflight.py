@@ -15,13 +15,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stream_ocpdl.errors import ConfigError
-from stream_ocpdl.stream.kafka import LARGEST, Connection, Described, create_topics, describe
+from stream_ocpdl.stream.kafka import LARGEST, Connection, Described, await_topics, create_topics, describe
 from stream_ocpdl.stream.topics import CHECKPOINT_MS, Topics
 
 PIECE = 1_000_000
 """Bytes that a topic must take in one record: a piece of a large message, with its key and headers."""
 
 DAY = 24 * 3600 * 1000
+
+EVERY = "(every one)"
+"""In place of the name of a topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,8 @@ def _few_replicas(topics: Topics, found: Mapping[str, Described], scripts: Scrip
     single = [name for name, topic in kept.items() if topic.replicas < 2]
     if single:
         what = "one replica: who loses that broker loses the model"
-        yield Finding("warning", ", ".join(single), what, scripts.replicas())
+        who = EVERY if len(single) == len(kept) else ", ".join(single)
+        yield Finding("warning", who, what, scripts.replicas())
     for name, topic in kept.items():
         if topic.replicas > 1 and _number(topic, "min.insync.replicas", 2) < 2:
             what = "its min.insync.replicas is 1: what one broker alone has acknowledged can be lost with it"
@@ -166,14 +170,20 @@ def create(
 
     The input gets so many partitions; if it is there already, the codes have as many as it has.
     """
-    found = describe(connection, [topics.input, *topics.outputs(1)])
     retention = {} if retention_ms is None else {"retention.ms": f"{retention_ms}"}
-    count = found[topics.input].partitions if topics.input in found else partitions
-    wanted = {topics.input: (count, {"cleanup.policy": "delete"} | retention)} | topics.outputs(count)
+    wanted = {topics.input: (partitions, {"cleanup.policy": "delete"} | retention)}
+    made = _make(connection, wanted, replication)
+    count = await_topics(connection, wanted)[topics.input].partitions
+    made += _make(connection, topics.outputs(count), replication)
+    await_topics(connection, topics.outputs(count))
+    return made
+
+
+def _make(connection: Connection, wanted: Mapping[str, tuple[int, dict[str, str]]], replication: int) -> list[str]:
+    """Make what is not seen; whoever may not make topics can still use those that are there."""
+    found = describe(connection, list(wanted))
     missing = {name: layout for name, layout in wanted.items() if name not in found}
-    if missing:
-        create_topics(connection, missing, replication)
-    return list(missing)
+    return create_topics(connection, missing, replication) if missing else []
 
 
 def prepare(connection: Connection, topics: Topics, scripts: Scripts) -> list[Finding]:
