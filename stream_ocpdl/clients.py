@@ -57,7 +57,7 @@ REFUSED = {
 }
 """Settings of librdkafka that an operator may not pass through, as patterns, and why not."""
 
-HIDDEN = ("*password*", "*secret*", "*.pem", "*token*", "sasl.oauthbearer.config")
+HIDDEN = ("*password*", "*passphrase*", "*secret*", "*key.pem", "sasl.oauthbearer.config")
 """Settings of librdkafka whose values are secrets."""
 
 Raw: TypeAlias = Annotated[

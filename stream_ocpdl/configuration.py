@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_settings import EnvSettingsSource
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict, SettingsError
 
 from stream_ocpdl.errors import ConfigError
 from stream_ocpdl.places import (
@@ -29,6 +29,7 @@ from stream_ocpdl.places import (
     is_secret,
     kinds_of,
     open_secrets,
+    section_at,
     unknown_variables,
     variable,
 )
@@ -107,7 +108,13 @@ def _file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not YAML: it is not UTF-8") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path} must hold an object with the settings, such as model: weather")
-    return data
+    return {name: {} if value is None and section_at((str(name),)) else value for name, value in data.items()}
+
+
+class _InTheEnvironment(Settings, BaseSettings):
+    """The settings by the names that they have there."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__")
 
 
 class _Variables(EnvSettingsSource):
@@ -115,7 +122,7 @@ class _Variables(EnvSettingsSource):
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._variables = variables
-        super().__init__(Settings)
+        super().__init__(_InTheEnvironment)
 
     def _load_env_vars(self) -> Mapping[str, str | None]:
         return {name.lower(): value for name, value in self._variables.items()}
@@ -127,7 +134,11 @@ class _Variables(EnvSettingsSource):
 
 def _environment(variables: Mapping[str, str]) -> Iterator[tuple[dict[str, Any], str]]:
     """Each variable as the setting that it is."""
-    for place, value in _walk(_Variables(variables)()):
+    try:
+        found = _Variables(variables)()
+    except SettingsError as error:
+        raise error.__cause__ or error from None  # what `parse` says
+    for place, value in _walk(found):
         name = variable(place)
         if place[:2] == ("kafka", "extra"):  # FETCH_MIN_BYTES is fetch.min.bytes
             place = (*place[:2], *(part.replace("_", ".") for part in place[2:]))
@@ -163,7 +174,7 @@ def _merge(below: Any, above: Any) -> Any:
         return above
     merged = dict(below) if isinstance(below, dict) else {"topic": below} if isinstance(below, str) else {}
     for name, value in above.items():
-        merged[name] = _merge(merged.get(name), value)
+        merged[str(name)] = _merge(merged.get(str(name)), value)
     return merged
 
 

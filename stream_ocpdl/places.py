@@ -101,7 +101,7 @@ def variable(place: Place) -> str:
 def open_secrets(origins: Mapping[Place, str]) -> Iterator[str]:
     """Secrets that were given where others can see them."""
     for place, origin in origins.items():
-        if is_secret(place) and not origin.startswith(PREFIX):
+        if is_secret(place) and origin != variable(place):
             name = ".".join(place)
             other = f", or {name}_file" if field_at((*place[:-1], f"{place[-1]}_file")) else ""
             yield f"{origin}: {name} is a secret, and can be seen here; set {variable(place)} in the environment{other}"
@@ -110,10 +110,10 @@ def open_secrets(origins: Mapping[Place, str]) -> Iterator[str]:
 def unknown_variables(variables: Mapping[str, str]) -> Iterator[str]:
     """Variables that look like settings and are none. Others with our prefix may be anybody's: Kubernetes sets some."""
     for name in (name for name in variables if name.startswith(PREFIX)):
-        first = name.removeprefix(PREFIX).split("__")[0].lower()
-        like_ours = "__" in name or difflib.get_close_matches(first, Settings.model_fields, 1, 0.8)
-        if first not in Settings.model_fields and like_ours:
-            yield f"{name}: {_unknown((first,))}"
+        place = tuple(name.removeprefix(PREFIX).lower().split("__"))
+        like_ours = "__" in name or difflib.get_close_matches(place[0], Settings.model_fields, 1, 0.8)
+        if like_ours and field_at(place) is None and place[:2] != RAW:
+            yield f"{name}: {_unknown(place)}"
 
 
 def complaints(error: ValidationError, origins: Mapping[Place, str]) -> Iterator[str]:
@@ -135,7 +135,7 @@ def complaints(error: ValidationError, origins: Mapping[Place, str]) -> Iterator
             case kind:
                 want = WORDS[kind].format(**one.get("ctx", {})) if kind in WORDS else one["msg"]
                 wanted.setdefault(f"{prefix}{name}{entry}", []).append(want)
-                given[f"{prefix}{name}{entry}"] = "what was given" if is_secret(place) else _brief(one["input"])
+                given[f"{prefix}{name}{entry}"] = _brief(one["input"], place)
     yield from (f"{name} is missing; {what_to_do}" for name, what_to_do in missing.items())
     for subject, words in wanted.items():
         yield f"{subject} must be {_either(words)}, not {given[subject]}"
@@ -160,18 +160,25 @@ def _origin(place: Place, origins: Mapping[Place, str]) -> str:
 
 def _unknown(place: Place) -> str:
     """An unknown key, and what to write instead."""
-    section = section_at(place[:-1]) or Settings
-    here = ", ".join(".".join((*place[:-1], key)) for key in section.model_fields)
+    *above, _ = place
+    if above and field_at(tuple(above)) and not section_at(tuple(above)):
+        return f"{'.'.join(place)} is not a setting; {'.'.join(above)} is one, with nothing below it"
     meant = _meant(place)
-    return f"{'.'.join(place)} is not a setting; " + (f"did you mean {meant}?" if meant else f"there are {here}")
+    hint = f"did you mean {meant}?" if meant else f"there are {', '.join(_here(place).values())}"
+    return f"{'.'.join(place)} is not a setting; {hint}"
+
+
+def _here(place: Place) -> dict[str, str]:
+    """The settings of the same section, or the outermost ones; with their full names."""
+    section = section_at(place[:-1])
+    known = (section or Settings).model_fields
+    return {key: ".".join((*place[:-1], key)) if section else key for key in known}
 
 
 def _meant(place: Place) -> str:
     """The nearest of the keys in the same section, or else anywhere; nothing if none is near."""
-    section = section_at(place[:-1]) or Settings
-    here = {key: ".".join((*place[:-1], key)) for key in section.model_fields}
     anywhere = {found[-1]: ".".join(found) for found in all_places()}
-    for known in (here, anywhere):
+    for known in (_here(place), anywhere):
         if near := difflib.get_close_matches(place[-1], known, 1):
             return known[near[0]]
     return ""
@@ -183,8 +190,10 @@ def _either(words: list[str]) -> str:
     return " or ".join(known)
 
 
-def _brief(value: Any) -> str:
-    """What was given, in one line that is not too long."""
+def _brief(value: Any, place: Place) -> str:
+    """What was given, in one line that is not too long, and without a secret that may be in the wrong place."""
+    if is_secret(place) or place == RAW[:1]:
+        return "what was given"
     if isinstance(value, dict):
         return "an object"
     text = repr(value)

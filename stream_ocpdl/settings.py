@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from stream_ocpdl.clients import Kafka, Section
 from stream_ocpdl.errors import ConfigError
@@ -87,17 +86,8 @@ def _as_section(value: Any) -> Any:
     return {"topic": value} if isinstance(value, str) else value
 
 
-class Settings(BaseSettings):
+class Settings(Section):
     """A model, its input, and where its checkpoints go."""
-
-    model_config = SettingsConfigDict(
-        strict=True,
-        extra="forbid",
-        frozen=True,
-        hide_input_in_errors=True,
-        env_prefix="OCPDL_",
-        env_nested_delimiter="__",
-    )
 
     model: str = Field(description="The name of the model; its topics and its group are named after it.")
     input: Annotated[Input, BeforeValidator(_as_section, json_schema_input_type=str | Input)] = Field(
@@ -118,18 +108,6 @@ class Settings(BaseSettings):
     )
     kafka: Kafka = Field(default_factory=Kafka, description="How the clients reach the broker.")
     log: Log = Field(default_factory=Log, description="What is said on standard error.")
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Nothing but what is given: `configuration` asks file and environment, and remembers what came from where."""
-        return (init_settings,)
 
     @property
     def topic(self) -> str:

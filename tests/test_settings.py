@@ -225,6 +225,45 @@ def test_files_that_are_none(tmp_path, text, line):
     assert said(path)[0].startswith(f"{path} {line}")
 
 
+VARIABLES = {
+    "OCPDL_PROBLEM": ("{", "OCPDL_PROBLEM is not YAML: line 1, column 2: "),
+    "OCPDL_AXES": ("[a", "OCPDL_AXES is not YAML: line 1, column 3: "),
+    "OCPDL_PROBLEM__SHAPE": ("4,3", "OCPDL_PROBLEM__SHAPE: problem.shape must be a list, not '4,3'"),
+    "OCPDL_THREADS__X": ("1", "OCPDL_THREADS__X: threads.x is not a setting; threads is one, with nothing below it"),
+    "OCPDL_QQQ__X": ("1", "OCPDL_QQQ__X: qqq.x is not a setting; there are model, input, "),
+    "OCPDL_KAFKA__EXTRA": ("5", "OCPDL_KAFKA__EXTRA: kafka.extra must be an object with settings, not 5"),
+}
+
+
+@pytest.mark.parametrize(("name", "value", "line"), [(name, *rest) for name, rest in VARIABLES.items()], ids=VARIABLES)
+def test_variables_that_are_wrong(file, name, value, line):
+    """They are told as those of a file are."""
+    (found,) = said(file(), environment={name: value})
+
+    assert found.startswith(line)
+
+
+@pytest.mark.parametrize("key", ["_env_file", "_cli_parse_args", "self"])
+def test_keys_that_no_setting_can_have(file, key):
+    """Whatever stands in a file is a setting, or the mistake of one; nothing else can be switched with it."""
+    (line,) = said(path := file(**{key: True}))
+
+    assert line.startswith(f"{path}: {key} is not a setting; ")
+
+
+def test_a_number_as_a_key(tmp_path):
+    """A key of YAML need not be a text."""
+    path = tmp_path / "service.yaml"
+    path.write_text(yaml.safe_dump(GOOD) + "7: 8\n")
+
+    assert said(path)[0].startswith(f"{path}: 7 is not a setting; ")
+
+
+def test_an_empty_section(file):
+    """A section of which everything is commented out is the default."""
+    assert load(file(kafka=None, batching=None), (), {}).settings == Settings(**GOOD)
+
+
 @pytest.mark.parametrize("name", [pattern.replace("*", "x") for pattern in REFUSED])
 def test_exactly_once_cannot_be_switched_off(file, name):
     """Whatever decides delivery is refused, with the reason."""
@@ -340,9 +379,12 @@ def test_secrets_do_not_belong_into_files_and_command_lines(file):
     ]
 
 
-def test_a_secret_of_the_wrong_type_is_not_shown(file):
-    """Not even in the complaint."""
+def test_a_secret_in_a_complaint_is_not_shown(file, tmp_path, monkeypatch):
+    """Neither one of the wrong type, nor one in the place of its section; nor does the name of a file open a door."""
     assert [line for line in said(file(kafka={"sasl_password": 271828})) if "271828" in line] == []
+    assert [line for line in said(file(kafka="271828")) if "271828" in line] == []
+    monkeypatch.chdir(tmp_path)
+    assert "is a secret" in said(file(kafka={"sasl_password": PASSWORD}).rename("OCPDL_KAFKA__X"))[0]
 
 
 # ── what is in force ───────────────────────────────────────────────────────────────────────────────────────────

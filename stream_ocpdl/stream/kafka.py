@@ -203,9 +203,10 @@ def create_topics(
     made = []
     new = [NewTopic(name, count, replication, config=config) for name, (count, config) in wanted.items()]
     admin = connection.admin()  # it must live until the outcomes are there
-    for name, outcome in admin.create_topics(new, operation_timeout=connection.patience).items():
+    patience = {"operation_timeout": connection.patience, "request_timeout": connection.patience + 5}
+    for name, outcome in admin.create_topics(new, **patience).items():
         try:
-            outcome.result(connection.patience)
+            outcome.result()
             made.append(name)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
