@@ -186,7 +186,7 @@ class Kafka(Section):
         if path is None:
             return None, []
         try:
-            text = Path(path).read_text().strip()
+            text = Path(path).read_text().rstrip("\r\n")
         except (OSError, UnicodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not a text"
             return None, [f"kafka.{name}_file: {path} cannot be read: {why}"]

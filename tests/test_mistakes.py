@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -116,6 +117,20 @@ def test_mistakes(tmp_path, line, file, code, said):
     (tmp_path / "service.yaml").write_text(file)
 
     assert typed(tmp_path, line) == (said, code)
+
+
+def test_a_service_that_waits_can_be_ended(tmp_path):
+    """SIGTERM ends a service that waits for its broker at once, and not when its patience does."""
+    (tmp_path / "service.yaml").write_text(SERVICE)
+    command = [sys.executable, "-m", "stream_ocpdl", "run", "--config", "service.yaml"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE) as life:
+        try:
+            assert b"no broker answers at 127.0.0.1:1: " in life.stderr.readline()  # it has waited for five seconds
+            life.terminate()
+            assert life.wait(5) == -signal.SIGTERM
+        finally:
+            life.kill()
 
 
 def test_a_misspelled_variable(tmp_path):

@@ -65,10 +65,11 @@ def run(config: Path | None, overrides: tuple[str, ...], crash_at: str | None) -
 def serve(settings: Settings, plan: Plan, pace: Pace, connection: Connection, create: str, at: CrashPoint) -> None:
     """Wire the service to Kafka and let it run."""
     connection = replace(connection, abandon=abandon)
-    topics, stop = Topics.of(settings.model, settings.topic), Stop()
+    topics = Topics.of(settings.model, settings.topic)
     reach(connection)
     for warning in prepare(connection, topics, Scripts(settings.bootstrap_servers, create)):
         log.warning("%s", warning, extra={"topic": warning.topic})
+    stop = Stop()  # before this there is nothing to finish, and a signal ends the process at once
     with closing(KafkaSource(connection, topics.input, settings.model)) as source:
         ports = Ports(
             source=source,

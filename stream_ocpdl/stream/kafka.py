@@ -112,7 +112,7 @@ def check_options(options: Mapping[str, Any]) -> None:
         connection.producer("never used")
     except KafkaException as error:
         reason = error.args[0].str().strip().removeprefix("Failed to create consumer: ")
-        raise ConfigError(f"kafka.extra: librdkafka says: {reason}") from None
+        raise ConfigError(f"kafka: librdkafka says: {reason}") from None
 
 
 def reach(connection: Connection) -> None:
