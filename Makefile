@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH := $(VENV)/.ready-bench
 
-.PHONY: help demo test test-unit lint bench lock clean
+.PHONY: help demo test test-unit lint bench reference lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -27,6 +27,9 @@ lint: $(READY) ## ruff and mypy --strict
 
 bench: $(BENCH) ## measure, and write it to benchmarks/results; ARGS="limit peers --quick" for some of it
 	$(BIN)/python -m benchmarks $(ARGS)
+
+reference: $(READY) ## write what is generated from the settings: their JSON Schema, and the table in docs/settings.md
+	$(BIN)/python -m tests.reference
 
 lock: $(READY) ## resolve the lock files anew from pyproject.toml
 	$(BIN)/pip install -q uv

@@ -13,10 +13,24 @@
     └── BrokerError     the broker, or the way to it: tried again, and given up in the end
         └── QueueFull   the producer: tensors come faster than the broker takes them
 
-`exit_code` is what a command ends with: 2 a setting, 3 the data, 4 the history, 5 taken over, 6 the broker, 1 a bug.
+`exit_code` is what a command ends with:
+
+    0   done, or stopped as it was asked to
+    1   a bug, or promises that `verify` found broken
+    2   a setting: the command line, a file, the environment, a topic that is not as it must be
+    3   the data
+    4   the history: journal, checkpoints and settings do not belong together, or input is gone
+    5   another process has taken over
+    6   the broker, or the way to it
+
+`validate` tells its layers apart: 2 is syntax (YAML, names, types), 7 semantics, 6 the connection, 8 the topics; and
+`topics check` ends with 8.
 
 An error leaves everything as it was: a learner that raised still has the state of the step before.
 """
+
+SEMANTICS, TOPICS = 7, 8
+"""What `validate` ends with where `run` ends with 2: each setting is well-formed, but …"""
 
 
 class OcpdlError(Exception):

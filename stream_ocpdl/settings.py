@@ -1,107 +1,174 @@
-"""The settings of a service, from a file. JSON for now, which is also YAML."""
+"""The settings of a service, typed. Where they come from, `configuration` knows.
+
+Types are checked here; what the values mean is checked by those that use them (`Problem`, `Batching`, `Pace`, `Plan`),
+and their word is passed on with the place of the setting. Defaults are theirs, too.
+"""
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal
 
+from pydantic import BeforeValidator, Field, SecretStr
+
+from stream_ocpdl.clients import Kafka, Section
 from stream_ocpdl.errors import ConfigError
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.stream.batching import Batching
-from stream_ocpdl.stream.formats import Format
+from stream_ocpdl.stream.formats import Format, Name
 from stream_ocpdl.stream.pipeline import Plan
 from stream_ocpdl.stream.service import Pace
 
-T = TypeVar("T")
+
+def _field(kind: Any, name: str, description: str) -> Any:
+    """A setting with the default that the one who uses it has."""
+    default = next(field.default for field in fields(kind) if field.name == name)
+    return Field(description=description) if default is MISSING else Field(default, description=description)
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+class Input(Section):
     """Where tensors come from, and how they are written there."""
 
-    topic: str
-    format: Any = "native"
-    dtype: str | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.topic, str) or not self.topic:
-            raise ConfigError(f"input.topic must be the name of a topic, not {self.topic!r}")
-        if self.dtype is not None and self.format != "raw":
-            raise ConfigError(f"input.dtype is for input.format raw; {self.format} says its own")
+    topic: str = Field(min_length=1, description="The name of the topic.")
+    format: Name = _field(Format, "name", "How the tensors are written there.")
+    dtype: str | None = Field(None, description="Of raw numbers, such as <f4; without it <f8.")
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """A model, its input, and where its checkpoints go: "topic", or a directory.
+class ProblemSettings(Section):
+    """What is to be learned."""
 
-    `input` is the name of a topic, or an object with `topic`, `format` and, for raw bytes, `dtype`.
-    """
+    shape: list[int] = _field(Problem, "shape", "The shape of one tensor, I₁ … Iₙ.")
+    rank: int = _field(Problem, "rank", "The number of atoms.")
+    sparsity: float = _field(Problem, "sparsity", "λ of the loss: a penalty on the sum of the codes.")
+    ridge: float = _field(Problem, "ridge", "λ₂ of the loss: a penalty on their squares, which makes codes unique.")
+    per: Literal["tensor", "step"] = _field(Problem, "per", "Whether weights count time in tensors or in steps.")
+    batch_size: int | None = Field(None, description="The unit of time of the weights; without it batching.size.")
+    radius: int | float | Literal["auto"] | None = _field(
+        Problem, "radius", "c′, how far a loading may move in a step; null for no limit, which leaves the theory."
+    )
+    dtype: Literal["float64", "float32"] = _field(Problem, "dtype", "Of minibatches and of B, the only large arrays.")
+    seed: int = _field(Problem, "seed", "Of the first loadings.")
+    tolerance: float = _field(Problem, "tolerance", "The relative residual at which a sub-problem counts as solved.")
+    missing: Literal["reject", "impute"] = _field(
+        Problem, "missing", "Whether a NaN is a mistake, or a cell that was not observed."
+    )
 
-    model: str
-    input: str | dict[str, Any]
-    bootstrap_servers: str
-    problem: dict[str, Any]
-    batching: dict[str, Any] = field(default_factory=dict)
-    pace: dict[str, Any] = field(default_factory=dict)
-    checkpoints: str = "topic"
-    snapshot_every: int = 100
-    digest_every: int = 100
-    axes: list[str] | None = None
-    """Names of the modes, for readers of the snapshots."""
-    threads: int | None = None
-    """Threads of the kernels; without it as many as there are processors, or as a container may use."""
+
+class BatchingSettings(Section):
+    """When a minibatch is complete, and the order of its rows."""
+
+    size: int = _field(Batching, "size", "Tensors in a minibatch.")
+    close: Literal["full", "linger"] = _field(Batching, "close", "Wait for a full one, or take what there is in time.")
+    order: Literal["arrival", "canonical"] = _field(Batching, "order", "Of the rows: as they came, or always the same.")
+    linger_ms: int = _field(Batching, "linger_ms", "How long the oldest tensor waits, with close: linger.")
+
+
+class PaceSettings(Section):
+    """How often what is written."""
+
+    commit_interval_ms: int = _field(Pace, "commit_interval_ms", "Time between two transactions, at least.")
+    checkpoint_every: int = _field(Pace, "checkpoint_every", "Steps between two checkpoints.")
+    poll_timeout_ms: int = _field(Pace, "poll_timeout_ms", "How long one poll waits for records.")
+
+
+class Log(Section):
+    """What is said on standard error."""
+
+    format: Literal["json", "plain"] | None = Field(
+        None, description="One JSON object a line, or text; without it text on a terminal and JSON elsewhere."
+    )
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="The least that is said.")
+
+
+def _as_section(value: Any) -> Any:
+    """The name of a topic stands for an input with that topic."""
+    return {"topic": value} if isinstance(value, str) else value
+
+
+class Settings(Section):
+    """A model, its input, and where its checkpoints go."""
+
+    model: str = Field(description="The name of the model; its topics and its group are named after it.")
+    input: Annotated[Input, BeforeValidator(_as_section, json_schema_input_type=str | Input)] = Field(
+        description="The topic of the tensors: its name, or an object with topic, format and dtype."
+    )
+    bootstrap_servers: str = Field(min_length=1, description="Where the broker is: host:port, or several with commas.")
+    problem: ProblemSettings = Field(description="What is to be learned.")
+    batching: BatchingSettings = Field(default_factory=BatchingSettings, description="When a minibatch is complete.")
+    pace: PaceSettings = Field(default_factory=PaceSettings, description="How often what is written.")
+    checkpoints: str = Field("topic", min_length=1, description='Where checkpoints go: "topic", or a directory.')
+    snapshot_every: int = _field(Plan, "snapshot_every", "Steps between two snapshots of the dictionary.")
+    digest_every: int = _field(Plan, "digest_every", "Steps between two digests of the state in the journal.")
+    axes: list[str] | None = Field(
+        None, description="Names of the modes; without them the first tensor that has names gives them."
+    )
+    threads: int | None = Field(
+        None, ge=1, description="Threads of the kernels; without it as many as there are processors."
+    )
+    kafka: Kafka = Field(default_factory=Kafka, description="How the clients reach the broker.")
+    log: Log = Field(default_factory=Log, description="What is said on standard error.")
 
     @property
     def topic(self) -> str:
         """The name of the input's topic."""
-        return self._input().topic
+        return self.input.topic
 
     def plan(self) -> Plan:
         """What is to be learned."""
-        given, batching = self._input(), _build(Batching, "batching", self.batching)
-        if not isinstance(self.problem, dict):
-            raise ConfigError(f"problem must be an object with settings, not {self.problem!r}")
+        batching, problem, form = together(self._batching, self._problem, self._format)
         return Plan(
             model=self.model,
-            problem=_build(Problem, "problem", {"batch_size": batching.size} | self.problem),
+            problem=problem,
             batching=batching,
             snapshot_every=self.snapshot_every,
             digest_every=self.digest_every,
-            topic=given.topic,
-            format=Format(given.format, given.dtype or "<f8"),
-            axes=tuple(self.axes) if isinstance(self.axes, list) else self.axes,
+            topic=self.topic,
+            format=form,
+            axes=None if self.axes is None else tuple(self.axes),
         )
-
-    def _input(self) -> "Input":
-        return _build(Input, "input", {"topic": self.input} if isinstance(self.input, str) else self.input)
 
     def rhythm(self) -> Pace:
         """How often what is written."""
-        return _build(Pace, "pace", self.pace)
+        return Pace(**self.pace.model_dump())
 
     def save(self, path: Path) -> None:
-        """Write a file that `load` reads."""
-        path.write_text(json.dumps({name: getattr(self, name) for name in self.__slots__}, indent=1) + "\n")
+        """Write a file that `configuration.load` reads. It has no secrets: those stay where they came from."""
+        path.write_text(json.dumps(without_secrets(self.model_dump(exclude_defaults=True)), indent=1) + "\n")
+
+    def _batching(self) -> Batching:
+        return Batching(**self.batching.model_dump())
+
+    def _problem(self) -> Problem:
+        given = self.problem.model_dump() | {"shape": tuple(self.problem.shape)}
+        if self.problem.batch_size is None:
+            given["batch_size"] = max(1, self.batching.size)  # what is wrong with it, `Batching` says
+        try:
+            return Problem(**given)
+        except ConfigError as error:
+            raise ConfigError(f"problem.{error}") from None
+
+    def _format(self) -> Format:
+        if self.input.dtype is not None and self.input.format != "raw":
+            raise ConfigError(f"input.dtype is for input.format raw; {self.input.format} says its own")
+        return Format(self.input.format, self.input.dtype or "<f8")
 
 
-def load(path: Path) -> Settings:
-    """Read a file of settings."""
-    try:
-        data = json.loads(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigError(f"{path} is not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path} must hold an object with the settings")
-    return _build(Settings, str(path), data)
+def without_secrets(value: Any) -> Any:
+    """The same settings, without those that are secrets."""
+    if not isinstance(value, dict):
+        return value
+    return {name: without_secrets(below) for name, below in value.items() if not isinstance(below, SecretStr)}
 
 
-def _build(kind: type[T], where: str, values: Any) -> T:
-    if not isinstance(values, dict):
-        raise ConfigError(f"{where} must be an object with settings, not {values!r}")
-    try:
-        return kind(**values)
-    except TypeError as error:
-        known = ", ".join(kind.__slots__)  # type: ignore[attr-defined]
-        raise ConfigError(f"{where}: {str(error).split(') ')[-1]}; the settings are {known}") from error
+def together(*calls: Callable[[], Any]) -> list[Any]:
+    """What all calls return; or one error with what each of them has to say, a line each."""
+    found, problems = [], []
+    for call in calls:
+        try:
+            found.append(call())
+        except ConfigError as error:
+            problems += str(error).splitlines()
+    if problems:
+        raise ConfigError("\n".join(dict.fromkeys(problems)))
+    return found

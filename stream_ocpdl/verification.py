@@ -29,7 +29,7 @@ import numpy as np
 from stream_ocpdl.errors import OcpdlError
 from stream_ocpdl.evidence import Evidence, examine
 from stream_ocpdl.ocpdl.learner import warm_up
-from stream_ocpdl.settings import Settings
+from stream_ocpdl.settings import BatchingSettings, Input, PaceSettings, ProblemSettings, Settings
 from stream_ocpdl.stream.kafka import Connection, committed, create_topics, delete_topics, produce, watermarks
 from stream_ocpdl.stream.messages import Code, Tensor, split
 from stream_ocpdl.stream.topics import Topics
@@ -129,14 +129,19 @@ def _nameless(codes: Counter[bytes]) -> Counter[bytes]:
 
 
 def _settings(trial: Trial, model: str, topic: str) -> Settings:
-    order = {"close": "full", "order": "canonical"} if trial.canonical else {"close": "linger", "order": "arrival"}
+    batching = BatchingSettings(
+        size=BATCH,
+        linger_ms=40,
+        close="full" if trial.canonical else "linger",
+        order="canonical" if trial.canonical else "arrival",
+    )
     return Settings(
         model=model,
-        input=topic,
+        input=Input(topic=topic),
         bootstrap_servers=trial.bootstrap_servers,
-        problem={"shape": list(SHAPE), "rank": RANK, "seed": trial.seed},
-        batching={"size": BATCH, "linger_ms": 40, **order},
-        pace={"commit_interval_ms": 30, "checkpoint_every": 25},
+        problem=ProblemSettings(shape=list(SHAPE), rank=RANK, seed=trial.seed),
+        batching=batching,
+        pace=PaceSettings(commit_interval_ms=30, checkpoint_every=25),
         snapshot_every=20,
         digest_every=1,
     )

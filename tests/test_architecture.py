@@ -11,8 +11,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "stream_ocpdl"
 
 LAYERS = [
-    {"ocpdl.arrays", "errors", "machine"},
-    {"fingerprint"},
+    {"ocpdl.arrays", "errors", "machine", "logs"},
+    {"fingerprint", "clients"},
     {"ocpdl.compiled", "ocpdl.lanes", "ocpdl.workers", "ocpdl.schedules", "ocpdl.constraints"},
     {"ocpdl.kernels", "ocpdl.panels"},
     {"ocpdl.rows", "ocpdl.quadratic", "ocpdl.aggregates", "ocpdl.problem"},
@@ -30,11 +30,13 @@ LAYERS = [
     {"stream.pipeline"},
     {"stream.checkpoint"},
     {"stream.recovery", "stream.topics"},
-    {"stream.service"},
+    {"stream.service", "stream.preflight"},
     {"settings"},
-    {"evidence"},
+    {"places"},
+    {"configuration", "reference", "evidence", "validation"},
     {"verification"},
-    {"cli.demo", "cli.run", "cli.verify"},
+    {"cli.options"},
+    {"cli.config", "cli.demo", "cli.run", "cli.topics", "cli.validate", "cli.verify"},
     {"cli"},
     {"__main__"},
 ]
@@ -123,3 +125,11 @@ def test_importing_is_cheap():
         return min(times)
 
     assert seconds("stream_ocpdl") <= 1.5 * seconds("numba")
+
+
+def test_the_package_brings_no_settings():
+    """Whoever learns in memory needs no pydantic, structlog or Kafka client."""
+    code = "import sys, stream_ocpdl; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+
+    assert {"pydantic", "structlog", "confluent_kafka"}.isdisjoint(loaded)

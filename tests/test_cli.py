@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from stream_ocpdl.cli import main
+from stream_ocpdl.cli.topics import topics
 
 
 def test_the_demo_finds_the_truth():
@@ -19,8 +20,10 @@ def test_the_demo_finds_the_truth():
 
 def test_help_has_an_example():
     """The help of every command shows how to call it."""
-    for name in main.commands:
+    for name in main.names:
         assert f"Example: stream-ocpdl {name}" in CliRunner().invoke(main, [name, "--help"]).output
+    for name in topics.commands:
+        assert f"Example: stream-ocpdl topics {name}" in CliRunner().invoke(main, ["topics", name, "--help"]).output
 
 
 def settings(**changes):
@@ -31,10 +34,10 @@ def settings(**changes):
 
 WRONG = {
     "missing": (None, "cannot be read"),
-    "broken": ("{", "is not JSON"),
+    "broken": ("{", "is not YAML"),
     "a list": ("[]", "must hold an object"),
-    "unknown key": (settings(topic="t"), "unexpected keyword argument 'topic'"),
-    "rank 0": (settings(problem={"shape": [2], "rank": 0}), "rank must be"),
+    "unknown key": (settings(topic="t"), "topic is not a setting; did you mean input.topic?"),
+    "rank 0": (settings(problem={"shape": [2], "rank": 0}), "problem.rank must be"),
     "problem a list": (settings(problem=[]), "problem must be an object"),
     "unknown choice": (settings(batching={"close": "soon"}), "batching.close must be"),
     "batching a list": (settings(batching=[]), "batching must be an object"),
@@ -46,11 +49,11 @@ WRONG = {
     "a model with a slash": (settings(model="a/b"), "model must be"),
     "input a number": (settings(input=5), "input must be an object"),
     "topic a number": (settings(input={"topic": 7}), "input.topic must be"),
-    "unknown format": (settings(input={"topic": "t", "format": "xml"}), "input.format is 'xml'"),
+    "unknown format": (settings(input={"topic": "t", "format": "xml"}), "input.format must be 'native'"),
     "unknown dtype": (settings(input={"topic": "t", "format": "raw", "dtype": "f"}), "input.dtype is 'f'"),
     "dtype of json": (settings(input={"topic": "t", "format": "json", "dtype": "<f4"}), "input.dtype is for"),
     "an axis too few": (settings(axes=["a"]), "axes must be a list of 2 different names"),
-    "axes a text": (settings(axes="ab"), "axes must be a list of 2 different names"),
+    "axes a text": (settings(axes="ab"), "axes must be a list, not 'ab'"),
     "half a letter": (settings(axes=["\ud800", "b"]), "axes must be a list of 2 different names"),
 }
 

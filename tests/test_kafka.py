@@ -57,11 +57,21 @@ class Model:
 
     def __init__(self, servers, name):
         self.name, self.connection, self.topics = name, Connection(servers), Topics.of(name, f"{name}.input")
-        problem = {"shape": [4, 3], "rank": 2}
-        self.settings = Settings(name, self.topics.input, servers, problem, batching={"size": 5}, pace=PACE)
         self.servers = servers
+        self.settings = Settings(
+            model=name,
+            input=self.topics.input,
+            bootstrap_servers=servers,
+            problem={"shape": [4, 3], "rank": 2},
+            batching={"size": 5},
+            pace=PACE,
+        )
         self.journal = TopicJournal(self.connection, self.topics.journal)
         self.reports = []
+
+    def set(self, **changes):
+        """Other settings."""
+        self.settings = Settings(**self.settings.model_dump() | changes)
 
     def feed(self, count=10):
         """So many tensors in each partition."""
@@ -353,7 +363,7 @@ def test_checkpoints_in_a_directory(model, tmp_path, caplog, size, said):
 def lingering(model, size=5, **settings):
     """Let the model take what there is, and show every dictionary."""
     batching = {"size": size, "close": "linger", "order": "canonical", "linger_ms": 20}
-    model.settings = replace(model.settings, batching=batching, snapshot_every=1, **settings)
+    model.set(batching=batching, snapshot_every=1, **settings)
 
 
 def check(model):
@@ -364,7 +374,7 @@ def check(model):
 def test_a_video_clip(model):
     """Two clips of 184 MB, as in the paper, go through the service in pieces; one without a piece is a dead letter."""
     shape = (50, 460_080)
-    lingering(model, 1, problem={"shape": shape, "rank": 2}, axes=["frame", "pixel"])
+    lingering(model, 1, problem={"shape": list(shape), "rank": 2}, axes=["frame", "pixel"])
     clip = np.random.default_rng(0).random(shape)
     with TensorProducer(model.servers, model.topics.input) as producer:
         producer.send(clip, axes=("frame", "pixel"))
@@ -557,7 +567,7 @@ def test_positions_are_those_of_the_journal(learned):
 def test_sigterm(model, tmp_path):
     """In the middle of a stream: all that was learned is committed and kept, and a restart has nothing to replay."""
     model.feed(20_000)
-    model.settings = replace(model.settings, pace=PACE | {"commit_interval_ms": 300})
+    model.set(pace=PACE | {"commit_interval_ms": 300})
     positions = partial(committed, model.connection, model.name, model.topics.input)
     with process(model, tmp_path) as life:
         assert eventually(lambda: sum(positions().values()) > 0)

@@ -11,7 +11,7 @@ from stream_ocpdl.errors import OcpdlError
 class Commands(click.Group):
     """Commands that are imported when they are called, and errors in one line with their exit code."""
 
-    names = ("demo", "run", "verify")
+    names = ("run", "config", "validate", "topics", "verify", "demo")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All of them."""
@@ -25,15 +25,20 @@ class Commands(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run a command; an error of ours is one readable line."""
+        """Run a command; an error of ours is one readable line, or one for each thing that is wrong."""
         try:
             return super().invoke(ctx)
         except OcpdlError as error:
-            click.echo("\n".join([f"stream-ocpdl: {error}", *getattr(error, "__notes__", ())]), err=True)
+            lines = [f"stream-ocpdl: {line}" for line in str(error).splitlines()]
+            click.echo("\n".join([*lines, *getattr(error, "__notes__", ())]), err=True)
             sys.exit(error.exit_code)
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="stream-ocpdl")
 def main() -> None:
-    """Learn an online nonnegative CP-dictionary of the tensors that stream in."""
+    """Learn an online nonnegative CP-dictionary of the tensors that stream in.
+
+    Ends with 0 if all is well, 2 for a setting that is wrong, 3 for the data, 4 for the history, 5 if another process
+    has taken over, 6 for the broker, and 1 for a bug; docs/settings.md says more.
+    """

@@ -3,46 +3,74 @@
 import logging
 import os
 import signal
+import sys
 import time
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 import click
 
-from stream_ocpdl.errors import BrokerError
+from stream_ocpdl.cli.options import topics_create, with_settings
+from stream_ocpdl.configuration import load
+from stream_ocpdl.errors import BrokerError, OcpdlError
+from stream_ocpdl.logs import natural, written
 from stream_ocpdl.machine import processors
 from stream_ocpdl.ocpdl.learner import warm_up
 from stream_ocpdl.ocpdl.workers import Workers
-from stream_ocpdl.settings import Settings, load
+from stream_ocpdl.settings import Settings
 from stream_ocpdl.stream.checkpoint import CheckpointStore, DirectoryStore
-from stream_ocpdl.stream.kafka import Connection, KafkaSource, create_topics
+from stream_ocpdl.stream.kafka import Connection, KafkaSource, reach
+from stream_ocpdl.stream.pipeline import Plan
 from stream_ocpdl.stream.ports import CrashPoint, no_crash
-from stream_ocpdl.stream.service import Ports, Service
+from stream_ocpdl.stream.preflight import Scripts, prepare
+from stream_ocpdl.stream.service import Pace, Ports, Service
 from stream_ocpdl.stream.topics import TopicJournal, TopicOutbox, Topics, TopicStore
+from stream_ocpdl.validation import semantics
+
+log = logging.getLogger("stream_ocpdl")
 
 
 @click.command()
-@click.option("--config", type=click.Path(path_type=Path), required=True, help="File with the settings, JSON.")
+@with_settings
 @click.option("--crash-at", hidden=True, help="NAME:N, kill this process at the N-th visit of a crash point.")
-def run(config: Path, crash_at: str | None) -> None:
+def run(config: Path | None, overrides: tuple[str, ...], crash_at: str | None) -> None:
     """Learn from a topic, exactly once, until SIGTERM.
 
-    Example: stream-ocpdl run --config service.json
+    Topics that the service writes are made if they are missing; if one is not as it must be, it does not start.
+
+    Example: stream-ocpdl run --config service.yaml
     """
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
-    serve(load(config), crasher(crash_at) if crash_at else no_crash)
+    settings = load(config, overrides).settings
+    parts = semantics(settings)
+    form = settings.log.format or natural()
+    with written(form, settings.log.level, settings.kafka.secrets(), model=settings.model):
+        try:
+            serve(settings, *parts, topics_create(config), crasher(crash_at) if crash_at else no_crash)
+        except OcpdlError as error:
+            if form == "plain":
+                raise  # to be said as every command says it
+            for line in str(error).splitlines():
+                log.log(logging.CRITICAL if error.exit_code else logging.INFO, "%s", line)
+            sys.exit(error.exit_code)
+        except Exception:
+            if form == "plain":
+                raise
+            log.critical("a bug", exc_info=True)  # a traceback, too, is one line
+            sys.exit(OcpdlError.exit_code)
 
 
-def serve(settings: Settings, at: CrashPoint) -> None:
+def serve(settings: Settings, plan: Plan, pace: Pace, connection: Connection, create: str, at: CrashPoint) -> None:
     """Wire the service to Kafka and let it run."""
-    log = logging.getLogger("stream_ocpdl")
-    plan, pace, topics = settings.plan(), settings.rhythm(), Topics.of(settings.model, settings.topic)
-    connection = Connection(settings.bootstrap_servers, abandon=abandon)
-    stop = Stop()
+    connection = replace(connection, abandon=abandon)
+    topics = Topics.of(settings.model, settings.topic)
+    reach(connection)
+    for warning in prepare(connection, topics, Scripts(settings.bootstrap_servers, create)):
+        log.warning("%s", warning, extra={"topic": warning.topic})
+    stop = Stop()  # before this there is nothing to finish, and a signal ends the process at once
     with closing(KafkaSource(connection, topics.input, settings.model)) as source:
-        create_topics(connection, topics.outputs(len(source.partitions)))
         ports = Ports(
             source=source,
             journal=TopicJournal(connection, topics.journal),
@@ -50,18 +78,23 @@ def serve(settings: Settings, at: CrashPoint) -> None:
             store=store_of(settings, connection, topics, at),
             now=time.monotonic,
             stopping=stop,
-            report=log.info,
+            report=report,
             at=at,
         )
         with Workers(settings.threads or processors()) as workers:
             warm_up(plan.problem, workers)
-            pipeline = Service(plan, ports, pace, workers).run()
-    log.info("stopped after step %d", pipeline.progress.state.t)
+            t = Service(plan, ports, pace, workers).run().progress.state.t
+    log.info("stopped after step %d", t, extra={"step": t})
+
+
+def report(said: str) -> None:
+    """What the service says, with its fields."""
+    log.info("%s", said, extra=getattr(said, "fields", {}))
 
 
 def abandon(why: str) -> None:
     """End the process: nothing is lost, and the next one recovers."""
-    logging.getLogger("stream_ocpdl").critical("%s; the process ends and has to be started again", why)
+    log.critical("%s; the process ends and has to be started again", why)
     os._exit(BrokerError.exit_code)
 
 

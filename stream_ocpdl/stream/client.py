@@ -30,6 +30,8 @@ class TensorProducer:
 
     A tensor larger than a record is cut into pieces of `chunk_bytes`, one after the other in one partition.
 
+    `options` are settings of librdkafka, such as those of security.
+
     `when_full`: with "block", `send` waits up to `timeout` seconds for room in a queue of `queue_bytes`, then raises
     QueueFull; with "raise" it does so at once, unless it is in the middle of the pieces of a tensor. A tensor that
     could not be delivered raises at the next call.
@@ -48,6 +50,7 @@ class TensorProducer:
         queue_bytes: int = 64_000_000,
         chunk_bytes: int = CHUNK,
         checksums: bool = False,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         if when_full not in ("block", "raise"):
             raise ConfigError(f"when_full must be 'block' or 'raise', not {when_full!r}")
@@ -60,7 +63,7 @@ class TensorProducer:
         self.topic = topic
         self._timeout, self._at_once = timeout, when_full == "raise"
         self._chunk, self._checksums = chunk_bytes, checksums
-        self._connection = Connection(bootstrap_servers, patience=timeout)
+        self._connection = Connection(bootstrap_servers, timeout, options or {})
         self._writer = Writer(self._connection, queue_bytes)
         self._partitions: Sequence[int] = ()
 
@@ -157,6 +160,7 @@ def read(
     starts: Mapping[int, int] | None = None,
     since: datetime | None = None,
     until: Callable[[], bool] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Iterator[T]:
     """Committed messages, decoded and put together if they came in pieces.
 
@@ -164,13 +168,15 @@ def read(
     Where it ends: partition by partition at the present end; or, with `until`, messages of all partitions as they come,
     until it says true. It is asked when nothing came for a tenth of a second.
 
+    `options` are settings of librdkafka, such as those of security.
+
     A message that cannot be read raises a DecodeError that says where it is; the next one can be asked for still.
     """
     if starts is not None and since is not None:
         raise ConfigError("starts and since say both where to begin; give one of them")
     if since is not None and since.tzinfo is None:
         raise ConfigError("since has no time zone; datetime.now(UTC) has one")
-    connection = Connection(bootstrap_servers)
+    connection = Connection(bootstrap_servers, options=options or {})
     if starts is not None:
         begin = dict(starts)
     elif since is not None:

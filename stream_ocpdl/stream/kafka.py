@@ -16,6 +16,7 @@ What was learned of the broker and is relied on here:
 
 import ctypes
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -34,10 +35,10 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]  # no __all__
 from confluent_kafka.cimpl import NewTopic
 
-from stream_ocpdl.errors import BrokerError, Fenced, InputLost, OcpdlError
+from stream_ocpdl.errors import BrokerError, ConfigError, Fenced, InputLost, OcpdlError
 from stream_ocpdl.stream.messages import Headers, Position, Record
 from stream_ocpdl.stream.ports import CrashPoint, no_crash
 
@@ -57,6 +58,9 @@ class Row(NamedTuple):
     """Milliseconds since 1970; 0 for now."""
 
 
+LARGEST = 64_000_000
+"""Bytes of a record, at most: the records of the journal are not cut into pieces."""
+
 FENCED = (KafkaError._FENCED, KafkaError._FATAL, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
 """What a producer is told when its id has been taken over, or its transaction timed out, which looks the same."""
 
@@ -68,59 +72,146 @@ class Connection:
     bootstrap_servers: str
     patience: float = 60.0
     """Seconds after which what does not work is given up."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """More settings for every client."""
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """More settings for every client: security, and what an operator wants to have otherwise. They may be secrets."""
     abandon: Callable[[str], None] = log.critical
     """Called from another thread when a call into the client does not come back, long after patience has ended."""
 
     def consumer(self, **settings: Any) -> Consumer:
         """A consumer that commits nothing by itself and never resets an offset by itself."""
-        defaults = {
+        defaults = {"fetch.queue.backoff.ms": 5, "queued.max.messages.kbytes": 65536}
+        rules = {
             "group.id": "stream_ocpdl",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
             "isolation.level": "read_committed",
-            "fetch.queue.backoff.ms": 5,
-            "queued.max.messages.kbytes": 65536,
         }
-        return Consumer(self.common() | defaults | settings, logger=log)
+        return Consumer(defaults | self.common() | rules | settings, logger=log)
 
     def producer(self, transactional_id: str, **settings: Any) -> Producer:
         """A transactional producer."""
-        defaults = {
-            "transactional.id": transactional_id,
-            "retry.backoff.ms": 5,
-            "retry.backoff.max.ms": 20,
-            "linger.ms": 1,
-            "message.max.bytes": 64_000_000,
-        }
-        return Producer(self.common() | defaults | settings, logger=log)
+        defaults = {"retry.backoff.ms": 5, "retry.backoff.max.ms": 20, "linger.ms": 1}
+        rules = {"transactional.id": transactional_id, "message.max.bytes": LARGEST}
+        return Producer(defaults | self.common() | rules | settings, logger=log)
 
     def admin(self) -> AdminClient:
         """An administrator."""
-        return AdminClient(self.common())
+        return AdminClient(self.common(), logger=log)
 
     def common(self) -> dict[str, Any]:
         """The settings of every client."""
         return {"bootstrap.servers": self.bootstrap_servers, "enable.metrics.push": False, **self.options}
 
 
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise unless librdkafka takes these settings. Nothing is connected."""
+    connection = Connection("", options={**options, "log_level": 0})
+    try:
+        connection.consumer().close()
+        connection.producer("never used")
+    except KafkaException as error:
+        reason = error.args[0].str().strip().removeprefix("Failed to create consumer: ")
+        raise ConfigError(f"kafka: librdkafka says: {reason}") from None
+
+
+def reach(connection: Connection) -> None:
+    """Wait for a broker, for as long as there is patience; now and then say why there is none."""
+    said: list[KafkaError] = []
+    admin = AdminClient(connection.common() | {"error_cb": said.append, "log_level": 0})
+    servers, patience, deadline = (
+        connection.bootstrap_servers,
+        connection.patience,
+        time.monotonic() + connection.patience,
+    )
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            admin.list_topics(timeout=max(0.1, min(5.0, left)))
+        except KafkaException as error:
+            admin.poll(0)  # whereupon `said` is filled
+            why = ([one for one in said if one.code() != KafkaError._ALL_BROKERS_DOWN] or [error.args[0]])[-1]
+            reason = re.sub(r" \(after \d+ms.*?\)", "", why.str())
+            if why.code() == KafkaError._AUTHENTICATION:
+                raise BrokerError(f"the broker at {servers} does not let us in: {reason}; see kafka.sasl_…") from None
+            if left <= 5.0:
+                raise BrokerError(
+                    f"no broker answers at {servers} within {patience:g} s: {reason};"
+                    " is bootstrap_servers right, the broker up, kafka.security_protocol its own?"
+                ) from None
+            log.warning("no broker answers at %s: %s; trying for another %.0f s", servers, reason, left - 5.0)
+        else:
+            return
+
+
 # ── topics ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A topic as the broker has it."""
+
+    partitions: int
+    replicas: int
+    """Of the partition that has fewest."""
+    config: Mapping[str, str] | None
+    """Its settings; none if we may not see them."""
+
+
+def describe(connection: Connection, names: Collection[str]) -> dict[str, Described]:
+    """Those of the topics that are there."""
+    admin, found = connection.admin(), {}
+    topics = admin.describe_topics(TopicCollection(list(names)), request_timeout=connection.patience)
+    for name, outcome in topics.items():
+        try:
+            found[name] = outcome.result().partitions
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise BrokerError(f"topic {name} cannot be described: {error.args[0].str()}") from error
+    return {
+        name: Described(len(partitions), min(len(p.replicas) for p in partitions), _config(connection, admin, name))
+        for name, partitions in found.items()
+    }
+
+
+def await_topics(connection: Connection, names: Collection[str]) -> dict[str, Described]:
+    """The topics, once all are seen: a broker learns of a new one a moment after it was made."""
+    deadline = time.monotonic() + connection.patience
+    while len(found := describe(connection, names)) < len(names):
+        if time.monotonic() > deadline:
+            missing = ", ".join(name for name in names if name not in found)
+            raise BrokerError(f"{missing}: made, but not seen within {connection.patience:g} s")
+        time.sleep(0.05)
+    return found
+
+
+def _config(connection: Connection, admin: AdminClient, topic: str) -> dict[str, str] | None:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    try:
+        answer = admin.describe_configs([resource], request_timeout=connection.patience)[resource]
+        return {name: str(entry.value) for name, entry in answer.result().items()}
+    except KafkaException as error:
+        if error.args[0].code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
+            return None
+        raise BrokerError(f"the settings of topic {topic} cannot be read: {error.args[0].str()}") from error
 
 
 def create_topics(
     connection: Connection, wanted: Mapping[str, tuple[int, dict[str, str]]], replication: int = -1
-) -> None:
-    """Make topics, each with its number of partitions and its settings, unless they are there."""
+) -> list[str]:
+    """Make topics, each with its number of partitions and its settings, unless they are there; those that were not."""
+    made = []
     new = [NewTopic(name, count, replication, config=config) for name, (count, config) in wanted.items()]
     admin = connection.admin()  # it must live until the outcomes are there
-    for name, outcome in admin.create_topics(new, operation_timeout=connection.patience).items():
+    patience = {"operation_timeout": connection.patience, "request_timeout": connection.patience + 5}
+    for name, outcome in admin.create_topics(new, **patience).items():
         try:
-            outcome.result(connection.patience)
+            outcome.result()
+            made.append(name)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise BrokerError(f"topic {name} cannot be created: {error.args[0].str()}") from error
+    return made
 
 
 def delete_topics(connection: Connection, names: Collection[str]) -> None:
@@ -275,7 +366,7 @@ def _raise_on_read(error: KafkaError, topic: str, partition: int) -> None:
         )
     if error.fatal() or error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED):
         raise BrokerError(f"{topic}[{partition}] cannot be read: {error.str()}")
-    log.warning("reading %s[%d]: %s", topic, partition, error.str())
+    log.warning("reading: %s", error.str(), extra={"topic": topic, "partition": partition})
 
 
 def committed(connection: Connection, group: str, topic: str) -> dict[int, int]:
@@ -353,14 +444,13 @@ class Writer:
     """An idempotent producer with a bounded queue; each partition gets its records once and in order."""
 
     def __init__(self, connection: Connection, queue_bytes: int = 64_000_000) -> None:
-        settings = {
+        rules = {
             "enable.idempotence": True,
-            "linger.ms": 5,
-            "message.max.bytes": 64_000_000,
+            "message.max.bytes": LARGEST,
             "queue.buffering.max.kbytes": max(1, queue_bytes // 1000),
             "delivery.timeout.ms": int(1000 * connection.patience),
         }
-        self._producer = Producer(connection.common() | settings, logger=log)
+        self._producer = Producer({"linger.ms": 5} | connection.common() | rules, logger=log)
         self._patience = connection.patience
         self._failed: list[str] = []
 

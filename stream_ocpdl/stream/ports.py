@@ -1,7 +1,7 @@
 """What the service needs of the world, as small protocols. `kafka` and `topics` have the real ones, the tests fakes."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol, Self
 
 from stream_ocpdl.stream.messages import Output, Record
 
@@ -11,6 +11,18 @@ CrashPoint = Callable[[str], None]
 
 def no_crash(_: str) -> None:
     """Go on."""
+
+
+class Said(str):
+    """A line for people, with fields for machines."""
+
+    fields: dict[str, Any]
+
+    def __new__(cls, text: str, **fields: Any) -> Self:
+        """The text; it has the fields with it."""
+        said = super().__new__(cls, text)
+        said.fields = fields
+        return said
 
 
 class Source(Protocol):

@@ -19,7 +19,7 @@ from stream_ocpdl.stream.batching import PLENTY
 from stream_ocpdl.stream.checkpoint import Candidate, CheckpointStore, state_of
 from stream_ocpdl.stream.messages import Position, Record, Run, link
 from stream_ocpdl.stream.pipeline import Plan, Progress, after, beginning, check_lineage, read_journal, replay, within
-from stream_ocpdl.stream.ports import Journal, Source
+from stream_ocpdl.stream.ports import Journal, Said, Source
 
 Report = Callable[[str], None]
 
@@ -58,7 +58,7 @@ def recover(
         found = _accept(plan, candidate, source, journal, report)
         if found is not None:
             progress, offset = found, candidate.manifest.journal_offset
-            report(f"restored the checkpoint of step {progress.state.t}")
+            report(Said(f"restored the checkpoint of step {progress.state.t}", step=progress.state.t))
             break
         store.discard(candidate.manifest)
         refused += 1
@@ -76,17 +76,17 @@ def _accept(plan: Plan, candidate: Candidate, source: Source, journal: Journal, 
     manifest = candidate.manifest
     standing = next(journal.read(manifest.journal_offset), None)
     if standing is None or standing[0] != manifest.journal_offset:
-        report(f"refused the checkpoint of step {manifest.t}: it is ahead of the journal")
+        report(Said(f"refused the checkpoint of step {manifest.t}: it is ahead of the journal", step=manifest.t))
         return None
     if link(standing[1]) != manifest.link:
-        report(f"refused the checkpoint of step {manifest.t}: the journal has another history")
+        report(Said(f"refused the checkpoint of step {manifest.t}: the journal has another history", step=manifest.t))
         return None
     check_lineage(plan, manifest.lineage, manifest.fingerprint)
     _check_input(manifest.input, source)
     try:
         return after(read_journal(standing[1]), standing[1], state_of(manifest, candidate.load()))
     except StateError as error:
-        report(f"refused the checkpoint of step {manifest.t}: {error}")
+        report(Said(f"refused the checkpoint of step {manifest.t}: {error}", step=manifest.t))
         return None
 
 

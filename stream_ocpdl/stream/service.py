@@ -18,7 +18,7 @@ from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.checkpoint import CheckpointStore, manifest_of
 from stream_ocpdl.stream.messages import DeadLetter, Output
 from stream_ocpdl.stream.pipeline import Pipeline, Plan
-from stream_ocpdl.stream.ports import CrashPoint, Journal, Outbox, Source, no_crash
+from stream_ocpdl.stream.ports import CrashPoint, Journal, Outbox, Said, Source, no_crash
 from stream_ocpdl.stream.recovery import Recovered, Report, recover, starts
 
 POLLED = 256
@@ -98,7 +98,8 @@ class Service:
         if offset < 0:
             offset = ports.outbox.commit([pipeline.genesis()], pipeline.progress.resume)
         ports.source.start(starts(pipeline.progress, ports.source))
-        ports.report(f"ready at step {pipeline.progress.state.t}, {found.replayed} steps replayed")
+        t = pipeline.progress.state.t
+        ports.report(Said(f"ready at step {t}, {found.replayed} steps replayed", step=t, replayed=found.replayed))
         return pipeline, offset, pipeline.progress.state.t - found.replayed
 
     def _between_replays(self, *_: object) -> None:
@@ -129,8 +130,10 @@ class Service:
                 self.refused += 1
                 if self.refused == self.next_said:
                     self.next_said *= 10
-                    reason = DeadLetter.from_bytes(output.value).reason
-                    self.ports.report(f"refused, {self.refused} so far, to the dead letters: {reason}")
+                    letter = DeadLetter.from_bytes(output.value)
+                    partition, offset = letter.record.position
+                    said = f"refused, {self.refused} so far, to the dead letters: {letter.reason}"
+                    self.ports.report(Said(said, topic=letter.topic, partition=partition, offset=offset))
 
     def _checkpoint(self, pipeline: Pipeline, journal_offset: int) -> None:
         progress = pipeline.progress

@@ -10,7 +10,7 @@ from functools import partial
 
 from stream_ocpdl.errors import LineageError, OcpdlError, StateError
 from stream_ocpdl.stream.checkpoint import KEPT, Candidate
-from stream_ocpdl.stream.kafka import Connection, KafkaSource, Row, Transactions, read_committed, watermarks
+from stream_ocpdl.stream.kafka import LARGEST, Connection, KafkaSource, Row, Transactions, read_committed, watermarks
 from stream_ocpdl.stream.messages import CHUNK, Chunk, Manifest, Output, Payload, Place, split
 from stream_ocpdl.stream.ports import CrashPoint, no_crash
 
@@ -18,6 +18,9 @@ log = logging.getLogger("stream_ocpdl.topics")
 
 HISTORY = 7 * 24 * 3600 * 1000
 """Milliseconds for which every snapshot is kept; after that the newest is."""
+
+CHECKPOINT_MS = 600_000
+"""How long a checkpoint may take."""
 
 MANIFESTS, CHUNKS = 0, 1
 """The partitions of the state topic."""
@@ -48,7 +51,7 @@ class Topics:
         forever = {"cleanup.policy": "delete", "retention.ms": "-1"}
         return {
             self.codes: (partitions, {}),
-            self.journal: (1, forever | {"max.message.bytes": "64000000"}),
+            self.journal: (1, forever | {"max.message.bytes": f"{LARGEST}"}),
             self.state: (2, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}),
             self.snapshots: (1, {"cleanup.policy": "compact", "min.compaction.lag.ms": f"{HISTORY}"}),
             self.dead_letters: (1, forever),
@@ -124,7 +127,7 @@ class TopicStore:
 
     def __init__(self, connection: Connection, topic: str, model: str, at: CrashPoint = no_crash) -> None:
         self._connection, self._topic, self._at = connection, topic, at
-        self._transactions = Transactions(connection, f"{model}.checkpoints", timeout_ms=600_000)
+        self._transactions = Transactions(connection, f"{model}.checkpoints", timeout_ms=CHECKPOINT_MS)
         self._used: dict[int, tuple[int, int]] = {}
         """For each slot when it was written (the offset of its manifest), and its number of pieces."""
 
@@ -159,7 +162,8 @@ class TopicStore:
             try:
                 manifest = Manifest.from_bytes(record.value)
             except OcpdlError as error:
-                log.warning("a manifest at offset %d is not usable: %s", record.position.offset, error)
+                place = {"topic": self._topic, "partition": MANIFESTS, "offset": record.position.offset}
+                log.warning("a manifest is not usable: %s", error, extra=place)
             else:
                 if manifest.place is not None:
                     found[manifest.place.slot] = (manifest, record.position.offset)

@@ -1,0 +1,93 @@
+"""`stream-ocpdl topics`: make the topics of a model, or see whether they are as they must be."""
+
+import re
+import sys
+from pathlib import Path
+
+import click
+
+from stream_ocpdl.cli.options import topics_create, with_settings
+from stream_ocpdl.configuration import load
+from stream_ocpdl.errors import TOPICS
+from stream_ocpdl.settings import Settings
+from stream_ocpdl.stream.kafka import Connection, reach
+from stream_ocpdl.stream.preflight import Scripts, look
+from stream_ocpdl.stream.preflight import create as make
+from stream_ocpdl.stream.topics import Topics
+from stream_ocpdl.validation import semantics
+
+UNITS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@click.group()
+def topics() -> None:
+    """Make the topics of a model, or see whether they are as they must be.
+
+    Example: stream-ocpdl topics check --config service.yaml
+    """
+
+
+@topics.command()
+@with_settings
+@click.option("--partitions", type=click.IntRange(1), default=1, show_default=True, help="Of the input.")
+@click.option(
+    "--replication-factor", type=click.IntRange(1), help="Of all that are made; without it the broker's default."
+)
+@click.option("--retention", help="Of the input, such as 7d, 12h or 30m; without it the broker's default.")
+def create(
+    config: Path | None,
+    overrides: tuple[str, ...],
+    partitions: int,
+    replication_factor: int | None,
+    retention: str | None,
+) -> None:
+    """Make the topics that are missing, the input too, with the right settings. What is there is not changed.
+
+    Example: stream-ocpdl topics create --config service.yaml --partitions 6 --replication-factor 3
+    """
+    keep = None if retention is None else milliseconds(retention)
+    settings, connection = reached(config, overrides)
+    names = Topics.of(settings.model, settings.topic)
+    made = make(connection, names, partitions, keep, replication_factor or -1)
+    for name in (names.input, *names.outputs(1)):
+        click.echo(f"{name}: " + ("made" if name in made else "is there already, and was not changed"))
+
+
+@topics.command()
+@with_settings
+def check(config: Path | None, overrides: tuple[str, ...]) -> None:
+    """See whether the topics are such that nothing can be lost; else say what mends them, and end with 8.
+
+    Example: stream-ocpdl topics check --config service.yaml
+    """
+    settings, connection = reached(config, overrides)
+    names = Topics.of(settings.model, settings.topic)
+    findings = look(connection, names, Scripts(settings.bootstrap_servers, topics_create(config)))
+    concerned = {name for finding in findings for name in finding.topic.split(", ")}
+    width = max(len(name) for name in (names.input, *names.outputs(1)))
+    for name in (names.input, *names.outputs(1)):
+        if name not in concerned:
+            click.echo(f"{name:{width}}  ok")
+    for finding in findings:
+        click.echo(f"{finding.topic:{width}}  {finding.level}: {finding.what}\n{'':{width}}  mend: {finding.mend}")
+    sys.exit(TOPICS if any(finding.level != "warning" for finding in findings) else 0)
+
+
+def reached(config: Path | None, overrides: tuple[str, ...]) -> tuple[Settings, Connection]:
+    """The settings, and a broker that answers."""
+    settings = load(config, overrides).settings
+    _, _, connection = semantics(settings)
+    reach(connection)
+    return settings, connection
+
+
+def milliseconds(text: str) -> int:
+    """A time as people write it.
+
+    >>> milliseconds("12h")
+    43200000
+    """
+    found = re.fullmatch(r"(\d+)([mhd])", text)
+    if not found:
+        raise click.BadParameter(f"{text} must be a number of minutes, hours or days, such as 30m, 12h or 7d")
+    return int(found[1]) * UNITS[found[2]]

@@ -1,0 +1,31 @@
+"""`stream-ocpdl validate`: whether a service could run with these settings."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from stream_ocpdl.cli.options import topics_create, with_settings
+from stream_ocpdl.configuration import load
+from stream_ocpdl.validation import validate as layers_of
+
+
+@click.command()
+@with_settings
+@click.option("--connect", is_flag=True, help="Also ask the broker, and look at the topics.")
+def validate(config: Path | None, overrides: tuple[str, ...], connect: bool) -> None:
+    """Check the settings in layers, up to the first that fails. Nothing is changed.
+
+    Ends with 2 for syntax (YAML, names, types), 7 for semantics (what makes no sense), 6 for the connection, and 8 for
+    topics that are not as they must be.
+
+    Example: stream-ocpdl validate --config service.yaml --connect
+    """
+    code = 0
+    for layer in layers_of(lambda: load(config, overrides).settings, connect, topics_create(config)):
+        count = len(layer.errors)
+        click.echo(f"{layer.name}: " + (f"{count} error{'s' * (count > 1)}" if count else "ok"))
+        click.echo("".join(f"  {line}\n" for line in layer.errors), nl=False)
+        click.echo("".join(f"  warning: {line}\n" for line in layer.warnings), nl=False)
+        code = layer.exit_code
+    sys.exit(code)

@@ -1,0 +1,81 @@
+"""A service's settings, looked at in layers. Each needs the one before it, and each has an exit code of its own.
+
+syntax       YAML, names of settings, types
+semantics    what the values mean together; what librdkafka says to its settings; files of secrets and certificates
+connection   a broker answers
+topics       they are as they must be
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from stream_ocpdl.errors import SEMANTICS, TOPICS, BrokerError, ConfigError, OcpdlError
+from stream_ocpdl.settings import Settings, together
+from stream_ocpdl.stream.kafka import Connection, check_options, reach
+from stream_ocpdl.stream.pipeline import Plan
+from stream_ocpdl.stream.preflight import Finding, Scripts, look
+from stream_ocpdl.stream.service import Pace
+from stream_ocpdl.stream.topics import Topics
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What was found in one of them."""
+
+    name: str
+    exit_code: int
+    errors: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def semantics(settings: Settings) -> tuple[Plan, Pace, Connection]:
+    """What a service needs, or all that makes no sense at once."""
+
+    def options() -> dict[str, Any]:
+        found = settings.kafka.options()
+        check_options(found)
+        return found
+
+    plan, pace, accepted = together(settings.plan, settings.rhythm, options)
+    return plan, pace, Connection(settings.bootstrap_servers, settings.kafka.patience_s, accepted)
+
+
+def validate(read: Callable[[], Settings], connect: bool, create: str) -> Iterator[Layer]:
+    """The layers, up to the first with an error. `create` is the command that makes topics."""
+    try:
+        settings = read()
+    except ConfigError as error:
+        yield _failed("syntax", ConfigError.exit_code, error)
+        return
+    yield Layer("syntax", 0)
+    try:
+        _, _, connection = semantics(settings)
+    except ConfigError as error:
+        yield _failed("semantics", SEMANTICS, error)
+        return
+    yield Layer("semantics", 0)
+    if connect:
+        yield from _at_the_broker(settings, connection, create)
+
+
+def _at_the_broker(settings: Settings, connection: Connection, create: str) -> Iterator[Layer]:
+    topics, scripts = Topics.of(settings.model, settings.topic), Scripts(settings.bootstrap_servers, create)
+    try:
+        reach(connection)
+        findings = look(connection, topics, scripts)
+    except BrokerError as error:
+        yield _failed("connection", BrokerError.exit_code, error)
+        return
+    yield Layer("connection", 0)
+    errors = _lines(finding for finding in findings if finding.level == "error")
+    others = _lines(finding for finding in findings if finding.level != "error")
+    yield Layer("topics", TOPICS if errors else 0, errors, others)
+
+
+def _failed(name: str, exit_code: int, error: OcpdlError) -> Layer:
+    return Layer(name, exit_code, tuple(str(error).splitlines()))
+
+
+def _lines(findings: Iterator[Finding]) -> tuple[str, ...]:
+    return tuple(str(finding) for finding in findings)
