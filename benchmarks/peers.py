@@ -119,7 +119,7 @@ def problem(seed: int) -> Problem:
 
 def ours(X: np.ndarray, seed: int) -> Iterator[tuple[float, float]]:
     """Endless steps of `Learner`: CPU seconds, and the error after it."""
-    learner, random = Learner(problem(seed)), np.random.default_rng(seed)
+    learner, random = Learner(problem(seed), in_place=True), np.random.default_rng(seed)
     minibatch, norm = np.empty((BATCH, *X.shape[1:])), np.linalg.norm(X)
     while True:
         began = time.process_time()
