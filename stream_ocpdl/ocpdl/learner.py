@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from stream_ocpdl.errors import NumericError
-from stream_ocpdl.ocpdl import fused, kernels, rows
+from stream_ocpdl.ocpdl import fused, kernels, onepass, rows
 from stream_ocpdl.ocpdl.aggregates import Aggregates, Intermediate, absorb, correlate, first_group, gram_of_atoms
 from stream_ocpdl.ocpdl.arrays import Array, Indices
 from stream_ocpdl.ocpdl.batch import Batch, gather, read_batch
@@ -146,10 +146,18 @@ def advance(
     t, N = state.t + 1, state.N + len(batch)
     w = problem.weight(t, N, len(batch))
 
-    coding = encode(problem, sets, state.loadings, batch, workers)
+    prepared = onepass.prepare(state, batch, workers)
+    coding = encode(problem, sets, state.loadings, batch, workers, prepared)
     whole = complete(state.loadings, batch, coding.H, workers)
-    aggregates = absorb(state.aggregates, whole.X, whole.energy, coding.H, w, workers, consume)
-    update = update_loadings(problem, sets, state.loadings, aggregates, w, workers)
+    folded = None
+    if prepared is None:
+        aggregates = absorb(state.aggregates, whole.X, whole.energy, coding.H, w, workers, consume)
+        update = update_loadings(problem, sets, state.loadings, aggregates, w, workers)
+    else:
+        news = onepass.News(whole, batch.gaps, coding.H, w)
+        outcome = onepass.learn(problem, sets, state, news, prepared, workers, consume)
+        aggregates, folded = outcome.aggregates, outcome.folded
+        update = update_of(outcome.solutions, outcome.before, outcome.after)
 
     step = Step(
         t=t,
@@ -166,7 +174,7 @@ def advance(
     )
     if not all(map(isfinite, (step.surrogate, *step.movements))):
         raise NumericError(f"step {t} has a result that is not finite and was discarded; rescale the data")
-    return State(t, N, state.scale, state.at_bound + coding.at_bound, update.loadings, aggregates), step
+    return State(t, N, state.scale, state.at_bound + coding.at_bound, update.loadings, aggregates, folded), step
 
 
 def warm_up(problem: Problem, workers: Workers = SERIAL) -> None:
@@ -189,20 +197,28 @@ def settle(problem: Problem, state: State, batch: Batch) -> State:
     if batch.missing is not None:
         energies = energies * (cells / (cells - batch.missing))
     scale = sqrt(float(energies.sum()) / len(batch))
-    return replace(state, scale=scale, loadings=problem.initial_loadings(scale))
+    return replace(state, scale=scale, loadings=problem.initial_loadings(scale), folded=None)
 
 
-def encode(problem: Problem, sets: Sets, loadings: Sequence[Array], batch: Batch, workers: Workers = SERIAL) -> Coding:
+def encode(
+    problem: Problem,
+    sets: Sets,
+    loadings: Sequence[Array],
+    batch: Batch,
+    workers: Workers = SERIAL,
+    prepared: onepass.Prepared | None = None,
+) -> Coding:
     """H = argmin of ‖X − Out(D) ×ₙ₊₁ H‖² + λ‖H‖₁ + λ₂‖H‖² over 0 ≤ H ≤ h_max (eq:coding_OCPDL, Algorithm 4).
 
     The linear term is λ/2: Algorithm 4 subtracts λ from half the gradient, which minimises with 2λ. A tensor with
-    missing cells has a problem of its own.
+    missing cells has a problem of its own. Who has contracted the minibatch already says so.
     """
-    if batch.X.size * problem.rank <= SMALL and batch.missing is None:
+    if prepared is None and batch.X.size * problem.rank <= SMALL and batch.missing is None:
         return encode_small(problem, sets, loadings, batch)
     gaps = batch.gaps
-    Q = gram_of_atoms(loadings) + problem.ridge * np.eye(problem.rank)
-    L = correlate(batch.X, loadings, workers) - problem.sparsity / 2
+    G = gram_of_atoms(loadings) if prepared is None else prepared.G
+    Q = G + problem.ridge * np.eye(problem.rank)
+    L = (correlate(batch.X, loadings, workers) if prepared is None else prepared.L) - problem.sparsity / 2
     L[gaps] = 0.0
     solution = box_solver(sets.h_max, problem.tolerance, workers)(Q, L, np.zeros_like(L))
     H, rounds = solution.Y, solution.rounds
@@ -252,10 +268,15 @@ def update_loadings(
             raise NumericError(f"the surrogate loss is {surrogates[-1]}: the step was discarded; rescale the data")
         solutions.append(minimise_near(A, B, C, U, c * w, problem.tolerance, workers))
         intermediate.update(i, solutions[-1].Y)
+    return update_of(solutions, surrogates[0], constant + objective(solutions[-1].Y, A, B))
+
+
+def update_of(solutions: Sequence[Solution], before: float, after: float) -> Update:
+    """The update that these minimisers make."""
     return Update(
         loadings=tuple(solution.Y for solution in solutions),
-        before=surrogates[0],
-        after=constant + objective(solutions[-1].Y, A, B),
+        before=before,
+        after=after,
         radius_active=tuple(solution.multiplier > 0.0 for solution in solutions),
         rounds=tuple(solution.rounds for solution in solutions),
         settled=tuple(solution.settled for solution in solutions),
@@ -265,7 +286,7 @@ def update_loadings(
 def update_small(problem: Problem, sets: Sets, old: Sequence[Array], aggregates: Aggregates, w: float) -> Update | None:
     """The same in one call, if no bound and no radius is active."""
     split, n = first_group(problem.shape), problem.modes
-    B = aggregates.B.reshape(problem.rank, prod(problem.shape[:split]), -1)
+    B = np.asarray(aggregates.B).reshape(problem.rank, prod(problem.shape[:split]), -1)
     U, offsets = np.concatenate(old), offsets_of(problem.shape)
     new, surrogates, movements, rounds = np.empty_like(U), np.empty(2), np.empty(n), np.zeros(n, np.int64)
     bounds = np.array([C.bound for C in sets.loadings if isinstance(C, NonnegativeBall)])
