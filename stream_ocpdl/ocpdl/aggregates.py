@@ -23,6 +23,10 @@ from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 IN_A_ROW = 48
 """Cells that lie one after the other, at least, in the second of two groups of modes."""
 
+LONG = 1_000_000
+"""Multiplications up to which a minibatch is contracted by the kernel that `fused` has, too: its sums have other bits.
+"""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Aggregates:
@@ -88,7 +92,8 @@ def without_second(X: BigArray, W: Array, workers: Workers = SERIAL) -> Array:
     """X (b, I₁…Iₙ) contracted with W (Q, R), the second group of modes → (b, P, R)."""
     b, (Q, R) = len(X), W.shape
     out = np.empty((X.size // Q, R))
-    workers.run(contraction.contract, len(out), W.size, X.reshape(-1, Q), W, out, grain=contraction.ROWS)
+    contract = contraction.contract if X.size * R > LONG else kernels.contract
+    workers.run(contract, len(out), W.size, X.reshape(-1, Q), W, out, grain=contraction.ROWS)
     return out.reshape(b, -1, R)
 
 
