@@ -30,7 +30,7 @@ TILE = 1 << 16
 SPAN = 64
 """Columns whose sums are in registers at a time; a tile has one span or several."""
 
-STRETCH = 8
+STRETCH = 16
 """Tiles whose sums are added in one register each."""
 
 
@@ -272,33 +272,33 @@ def absorb_one(past: BigArray, k: int, x: Array, h: Array, keep: float, V: Array
             i, j = (k * R + r) * P * width + q, q
             for p in range(P):
                 v = spread(V[p, r])
-                a, b = fma(new, load(x, j), old * load(past, i)), fma(new, load(x, j + 8), old * load(past, i + 8))
-                c = fma(new, load(x, j + 16), old * load(past, i + 16))
-                d = fma(new, load(x, j + 24), old * load(past, i + 24))
-                store(B, i, a)
-                store(B, i + 8, b)
-                store(B, i + 16, c)
-                store(B, i + 24, d)
+                a, b, c, d = absorb_four(past, i, x, j, old, new, B)
                 s0, s1, s2, s3 = fma(v, a, s0), fma(v, b, s1), fma(v, c, s2), fma(v, d, s3)
-                a = fma(new, load(x, j + 32), old * load(past, i + 32))
-                b = fma(new, load(x, j + 40), old * load(past, i + 40))
-                c = fma(new, load(x, j + 48), old * load(past, i + 48))
-                d = fma(new, load(x, j + 56), old * load(past, i + 56))
-                store(B, i + 32, a)
-                store(B, i + 40, b)
-                store(B, i + 48, c)
-                store(B, i + 56, d)
+                a, b, c, d = absorb_four(past, i + SPAN // 2, x, j + SPAN // 2, old, new, B)
                 s4, s5, s6, s7 = fma(v, a, s4), fma(v, b, s5), fma(v, c, s6), fma(v, d, s7)
                 i, j = i + width, j + width
-            t = r * width + q
-            store(L, t, s0)
-            store(L, t + 8, s1)
-            store(L, t + 16, s2)
-            store(L, t + 24, s3)
-            store(L, t + 32, s4)
-            store(L, t + 40, s5)
-            store(L, t + 48, s6)
-            store(L, t + 56, s7)
+            store_four(L, r * width + q, s0, s1, s2, s3)
+            store_four(L, r * width + q + SPAN // 2, s4, s5, s6, s7)
+
+
+@part
+def absorb_four(
+    past: BigArray, i: int, x: Array, j: int, old: Array, new: Array, B: BigArray
+) -> tuple[Array, Array, Array, Array]:
+    """Four registers of old·past + new·x, from places i and j on → B; and as they are before they are rounded."""
+    a, b = fma(new, load(x, j), old * load(past, i)), fma(new, load(x, j + 8), old * load(past, i + 8))
+    c, d = fma(new, load(x, j + 16), old * load(past, i + 16)), fma(new, load(x, j + 24), old * load(past, i + 24))
+    store_four(B, i, a, b, c, d)
+    return a, b, c, d
+
+
+@part
+def store_four(out: BigArray, i: int, a: Array, b: Array, c: Array, d: Array) -> None:
+    """Four registers to place i on."""
+    store(out, i, a)
+    store(out, i + 8, b)
+    store(out, i + 16, c)
+    store(out, i + 24, d)
 
 
 @part
@@ -319,11 +319,7 @@ def absorb_several(past: BigArray, k: int, x: Array, H: Array, keep: float, V: A
                     h, m = spread(H[j, r]), (j * P + p) * width + q
                     s0, s1 = fma(h, load(x, m), s0), fma(h, load(x, m + 8), s1)
                     s2, s3 = fma(h, load(x, m + 16), s2), fma(h, load(x, m + 24), s3)
-                store(B, i, s0)
-                store(B, i + 8, s1)
-                store(B, i + 16, s2)
-                store(B, i + 24, s3)
-                store(L, t, fma(v, s0, load(L, t)))
-                store(L, t + 8, fma(v, s1, load(L, t + 8)))
-                store(L, t + 16, fma(v, s2, load(L, t + 16)))
-                store(L, t + 24, fma(v, s3, load(L, t + 24)))
+                store_four(B, i, s0, s1, s2, s3)
+                s0, s1 = fma(v, s0, load(L, t)), fma(v, s1, load(L, t + 8))
+                s2, s3 = fma(v, s2, load(L, t + 16)), fma(v, s3, load(L, t + 24))
+                store_four(L, t, s0, s1, s2, s3)

@@ -43,11 +43,11 @@ def contract(lo: int, hi: int, X: BigArray, W: Array, out: Array) -> None:
 @part
 def turn(W: Array, first: int, size: int, out: Array) -> None:
     """Rows [first, first + size) of W as columns, and zeros behind → out (R, STRIDE)."""
-    for q in range(size):
-        for r in range(W.shape[1]):
+    for r in range(W.shape[1]):
+        for q in range(size):
             out[r, q] = W[first + q, r]
-    for q in range(size, (size + GROUP - 1) // GROUP * GROUP):
-        out[:, q] = 0.0
+        for q in range(size, (size + GROUP - 1) // GROUP * GROUP):
+            out[r, q] = 0.0
 
 
 @part

@@ -13,8 +13,8 @@ and coding has Y anyway. From this the modes before the last are solved. Then co
     4. is contracted with them, for the next step
 
 while it is in the second cache. The rows are separate problems only if neither the norm bound nor the radius, which
-couple them, is active. That is found out when all are done. If one is, or the set is not a ball, the mode is solved
-from the contraction of 2, which was kept, and B is read once more for 4.
+couple them, is active. That is found out when all are done. If one is, B is read again for 2, the mode is solved as a
+whole, and B is read again for 4. Where the set is no ball, 2 is kept.
 
 In float32, T and 2 are those of a B that was not yet rounded.
 """
@@ -53,7 +53,7 @@ from stream_ocpdl.ocpdl.blocks import (
 )
 from stream_ocpdl.ocpdl.constraints import NonnegativeBall
 from stream_ocpdl.ocpdl.kernels import kernel
-from stream_ocpdl.ocpdl.lanes import GROUP, part
+from stream_ocpdl.ocpdl.lanes import GROUP, fma, load_some, part, spread, store_some, total
 from stream_ocpdl.ocpdl.problem import Problem, Sets
 from stream_ocpdl.ocpdl.quadratic import largest_diagonal, objective
 from stream_ocpdl.ocpdl.rows import aligned, solve_rows
@@ -174,7 +174,7 @@ class Mode(NamedTuple):
 
 
 class Out(NamedTuple):
-    """What a pass writes: B in tiles, L and Y (Q, R), rounds (Q); and by stretches T, G and what was measured."""
+    """What a pass writes: B in tiles; then Y (Q, R), rounds (Q) and, by stretches, T, G and what was measured; or L."""
 
     B: BigArray
     L: Array
@@ -205,23 +205,26 @@ class Last:
 
     def solve(self, past: Blocks, B: Blocks, news: News, G: Array, workers: Workers) -> Found:
         """The minimiser, after B has become what the past and the minibatch make it; G = UₙᵀUₙ of the old loadings."""
-        out = self.go_over(past, B, news, workers)
-        measured = out.sums.sum(axis=0)
-        before = float(np.sum(G * self.A) - 2.0 * measured[WAS])
-        solution = self.separate(out, measured)
+        mode = self.mode()
+        out = self.go_over(past, B, news, mode, workers)
+        solution = self.separate(out) if mode.solved else None
         if solution is not None:
-            folded, inner = Folded(out.T.sum(axis=0), out.G.sum(axis=0)), float(measured[IS])
+            folded, sums = Folded(out.T.sum(axis=0), out.G.sum(axis=0)), out.sums.sum(axis=0)
+            was, now = float(sums[WAS]), float(sums[IS])
         else:
-            solution = minimise_near(self.A, out.L, self.C, self.start, self.radius, self.tolerance, workers)
-            folded, inner = B.fold_last(solution.Y, workers), kernels.inner(solution.Y, out.L)
-        return Found(solution, folded, before, float(np.sum(folded.G * self.A)) - 2.0 * inner)
+            L = np.ascontiguousarray(B.fold_first(self.V, workers).T) if mode.solved else out.L
+            solution = minimise_near(self.A, L, self.C, self.start, self.radius, self.tolerance, workers)
+            folded = B.fold_last(solution.Y, workers)
+            was, now = kernels.inner(self.start, L), kernels.inner(solution.Y, L)
+        before, after = float(np.sum(G * self.A)) - 2.0 * was, float(np.sum(folded.G * self.A)) - 2.0 * now
+        return Found(solution, folded, before, after)
 
-    def go_over(self, past: Blocks, B: Blocks, news: News, workers: Workers) -> "Out":
+    def go_over(self, past: Blocks, B: Blocks, news: News, mode: "Mode", workers: Workers) -> "Out":
         """The pass."""
         (Q, R), count, b = self.start.shape, B.stretches, len(news.H)
         out = Out(
             B=B.tiles,
-            L=np.empty((Q, R)),
+            L=np.empty((0 if mode.solved else Q, R)),
             Y=np.empty((Q, R)),
             rounds=np.zeros(Q, np.int64),
             T=np.empty((count, R, len(self.V))),
@@ -229,7 +232,7 @@ class Last:
             sums=np.empty((count, 5)),
         )
         minibatch = Minibatch(news.batch.X.reshape(-1, Q), (news.w / b) * news.H, 1 - news.w)
-        workers.run(go_over, count, B.size * b / count, past.tiles, minibatch, self.mode(), out)
+        workers.run(go_over, count, B.size * b / count, past.tiles, minibatch, mode, out)
         return out
 
     def mode(self) -> "Mode":
@@ -246,11 +249,11 @@ class Last:
             start=self.start,
         )
 
-    def separate(self, out: "Out", measured: Array) -> Solution | None:
+    def separate(self, out: "Out") -> Solution | None:
         """The rows' minimisers, if all settled and nothing couples them: what `minimise_near` would find first."""
         if not isinstance(self.C, NonnegativeBall):
             return None
-        size, moved, left = (sqrt(value) if value >= 0.0 else inf for value in measured[: LEFT + 1])
+        size, moved, left = (sqrt(value) if value >= 0.0 else inf for value in out.sums.sum(axis=0)[: LEFT + 1])
         used = kernels.largest(out.rounds)
         inside = size <= self.C.bound * (1.0 + ROUNDING) and moved <= self.radius * (1.0 + ROUNDING)
         settled = used < rows.most_rounds(len(self.A)) and left <= 0.1 * self.tolerance * size
@@ -261,10 +264,9 @@ class Last:
 def go_over(lo: int, hi: int, past: BigArray, minibatch: Minibatch, mode: Mode, out: Out) -> None:
     """The pass, stretches [lo, hi) of tiles: steps 1 to 4 of the module's docstring."""
     X, H, keep = minibatch
-    B, V = out.B, mode.V
-    (tiles, R, P, width), Q = B.shape, X.shape[1]
+    B, (tiles, R, P, width), Q = out.B, out.B.shape, X.shape[1]
     x, turned = aligned(X.shape[0], width // GROUP), aligned(R, width // GROUP)
-    sums, grams, loads = aligned(R, P), aligned(R, R), np.empty((width, R))
+    sums, grams, loads, L = aligned(R, P), aligned(R, R), np.empty((width, R)), np.empty((width, R))
     for s in range(lo, hi):
         sums[:] = 0.0
         grams[:] = 0.0
@@ -273,47 +275,61 @@ def go_over(lo: int, hi: int, past: BigArray, minibatch: Minibatch, mode: Mode, 
             first, last = k * width, min((k + 1) * width, Q)
             take_columns(X, first, x)
             if H.shape[0] == 1:  # 1, 2
-                absorb_one(past, k, x, H[0], keep, V, B, turned)
+                absorb_one(past, k, x, H[0], keep, mode.V, B, turned)
             else:
-                absorb_several(past, k, x, H, keep, V, B, turned)
-            turn_back(turned, mode, first, last, out.L, loads, out.Y)
+                absorb_several(past, k, x, H, keep, mode.V, B, turned)
+            turn_back(turned, L)
             if mode.solved:  # 3, 4
                 Y = out.Y[first:last]
+                pull(mode, L, mode.start[first:last], loads, Y)
                 solve_rows(0, last - first, mode.Q, loads, inf, mode.tolerance, Y, out.rounds[first:last])
-                turn(out.Y, first, turned)
+                turn(Y, 0, turned)
                 fold_tile(B, k, turned, sums)
                 gram_tile(turned, grams)
-            measure(mode, first, last, out.L, out.Y, out.sums[s])
+                measure(mode, L, mode.start[first:last], Y, out.sums[s])
+            else:
+                out.L[first:last] = L[: last - first]
         add_lanes(sums, out.T[s])
         add_lanes(grams, out.G[s])
         mirror(out.G[s])
 
 
 @part
-def turn_back(turned: Array, mode: Mode, first: int, last: int, L: Array, loads: Array, Y: Array) -> None:
-    """Rows [first, last) of L, from its columns; the same pulled towards the start → loads; the start → Y."""
-    for q in range(last - first):
+def turn_back(turned: Array, L: Array) -> None:
+    """Columns (R, width/8, 8) → rows (width, R)."""
+    for m in range(turned.shape[1]):
         for r in range(L.shape[1]):
-            value = turned[r, q // GROUP, q % GROUP]
-            L[first + q, r] = value
-            loads[q, r] = mode.unit * value + mode.pull[r] * mode.start[first + q, r]
-            Y[first + q, r] = mode.start[first + q, r]
+            for q in range(GROUP):
+                L[m * GROUP + q, r] = turned[r, m, q]
 
 
 @part
-def measure(mode: Mode, first: int, last: int, L: Array, Y: Array, out: Array) -> None:
-    """SIZE, MOVED, LEFT, WAS and IS of rows [first, last), added to out."""
-    size, moved, left, was, now = 0.0, 0.0, 0.0, 0.0, 0.0
-    for i in range(first, last):
-        for r in range(Y.shape[1]):
-            step = Y[i, r] - mode.start[i, r]
-            size += Y[i, r] * Y[i, r]
-            moved += step * step
-            left += (mode.pull[r] * step) * (mode.pull[r] * step)
-            was += mode.start[i, r] * L[i, r]
-            now += Y[i, r] * L[i, r]
-    out[SIZE] += size
-    out[MOVED] += moved
-    out[LEFT] += left
-    out[WAS] += was
-    out[IS] += now
+def pull(mode: Mode, L: Array, start: Array, loads: Array, Y: Array) -> None:
+    """L of a tile pulled towards the start, as `kernels.pulled` does → loads; the start → Y."""
+    R, unit = Y.shape[1], spread(mode.unit)
+    for r in range(0, R, GROUP):
+        pulls = load_some(mode.pull, r, R - r)
+        for i in range(r, Y.size, R):
+            there = load_some(start, i, R - r)
+            store_some(loads, i, R - r, fma(pulls, there, unit * load_some(L, i, R - r)))
+            store_some(Y, i, R - r, there)
+
+
+@part
+def measure(mode: Mode, L: Array, start: Array, Y: Array, out: Array) -> None:
+    """SIZE, MOVED, LEFT, WAS and IS of a tile's rows, added to out."""
+    R, zero = Y.shape[1], spread(0.0)
+    size, moved, left, was, now = zero, zero, zero, zero, zero
+    for r in range(0, R, GROUP):
+        pulls = load_some(mode.pull, r, R - r)
+        for i in range(r, Y.size, R):
+            y, load, there = load_some(Y, i, R - r), load_some(L, i, R - r), load_some(start, i, R - r)
+            step = y - there
+            pulled = pulls * step
+            size, moved, left = fma(y, y, size), fma(step, step, moved), fma(pulled, pulled, left)
+            was, now = fma(there, load, was), fma(y, load, now)
+    out[SIZE] += total(size)
+    out[MOVED] += total(moved)
+    out[LEFT] += total(left)
+    out[WAS] += total(was)
+    out[IS] += total(now)
