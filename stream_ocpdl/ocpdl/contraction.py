@@ -8,7 +8,7 @@ import numpy as np
 
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.kernels import kernel
-from stream_ocpdl.ocpdl.lanes import GROUP, fma, load, load_some, part, spread, total
+from stream_ocpdl.ocpdl.lanes import GROUP, fma, load, load_some, part, prefetch, spread, total
 
 ROWS = 4
 """Rows at a time."""
@@ -52,7 +52,10 @@ def turn(W: Array, first: int, size: int, out: Array) -> None:
 
 @part
 def four_atoms(X: BigArray, n: int, hi: int, first: int, size: int, turned: Array, r: int, out: Array) -> None:
-    """Rows [n, n + 4) of X with atoms [r, r + 4), cells [first, first + size) → added to out."""
+    """Rows [n, n + 4) of X with atoms [r, r + 4), cells [first, first + size) → added to out.
+
+    The next four rows are on their way meanwhile.
+    """
     Q = X.shape[1]
     i, j, k, m = n, min(n + 1, hi - 1), min(n + 2, hi - 1), min(n + 3, hi - 1)
     w = r * STRIDE
@@ -62,6 +65,8 @@ def four_atoms(X: BigArray, n: int, hi: int, first: int, size: int, turned: Arra
     for q in range(0, size, GROUP):
         a, b = load_some(X, i * Q + first + q, size - q), load_some(X, j * Q + first + q, size - q)
         c, d = load_some(X, k * Q + first + q, size - q), load_some(X, m * Q + first + q, size - q)
+        if r == 0 and n + 2 * ROWS <= hi:
+            fetch(X, (n + ROWS) * Q + first + q, Q)
         v = load(turned, w + q)
         a0, b0, c0, d0 = fma(a, v, a0), fma(b, v, b0), fma(c, v, c0), fma(d, v, d0)
         v = load(turned, w + STRIDE + q)
@@ -77,6 +82,15 @@ def four_atoms(X: BigArray, n: int, hi: int, first: int, size: int, turned: Arra
         add_four(out, k, r, c0, c1, c2, c3)
     if m > k:
         add_four(out, m, r, d0, d1, d2, d3)
+
+
+@part
+def fetch(X: BigArray, i: int, Q: int) -> None:
+    """Ask for place i of X, counted flat, and for the places below it in the next three rows."""
+    prefetch(X, i)
+    prefetch(X, i + Q)
+    prefetch(X, i + 2 * Q)
+    prefetch(X, i + 3 * Q)
 
 
 @part

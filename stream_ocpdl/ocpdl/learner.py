@@ -58,6 +58,8 @@ class Update:
     radius_active: tuple[bool, ...]
     rounds: tuple[int, ...]
     settled: tuple[bool, ...]
+    movements: tuple[float, ...] = ()
+    """‖U_t⁽ⁱ⁾ − U_{t−1}⁽ⁱ⁾‖_F, where they were measured on the way."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,7 +159,7 @@ def advance(
         news = onepass.News(whole, batch.gaps, coding.H, w)
         outcome = onepass.learn(problem, sets, state, news, prepared, workers, consume)
         aggregates, folded = outcome.aggregates, outcome.folded
-        update = update_of(outcome.solutions, outcome.before, outcome.after)
+        update = update_of(outcome.solutions, outcome.before, outcome.after, outcome.movements)
 
     step = Step(
         t=t,
@@ -166,7 +168,8 @@ def advance(
         coding=coding,
         surrogate_before=update.before,
         surrogate=update.after,
-        movements=tuple(kernels.distance(U, V) for U, V in zip(update.loadings, state.loadings, strict=True)),
+        movements=update.movements
+        or tuple(kernels.distance(U, V) for U, V in zip(update.loadings, state.loadings, strict=True)),
         radii=tuple(w * c for c in sets.radii),
         radius_active=update.radius_active,
         rounds=update.rounds,
@@ -271,7 +274,7 @@ def update_loadings(
     return update_of(solutions, surrogates[0], constant + objective(solutions[-1].Y, A, B))
 
 
-def update_of(solutions: Sequence[Solution], before: float, after: float) -> Update:
+def update_of(solutions: Sequence[Solution], before: float, after: float, movements: tuple[float, ...] = ()) -> Update:
     """The update that these minimisers make."""
     return Update(
         loadings=tuple(solution.Y for solution in solutions),
@@ -280,6 +283,7 @@ def update_of(solutions: Sequence[Solution], before: float, after: float) -> Upd
         radius_active=tuple(solution.multiplier > 0.0 for solution in solutions),
         rounds=tuple(solution.rounds for solution in solutions),
         settled=tuple(solution.settled for solution in solutions),
+        movements=movements,
     )
 
 

@@ -88,13 +88,14 @@ class News(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A step's aggregates, B folded anew, the minimisers, and the surrogate before and after."""
+    """A step's aggregates, B folded anew, the minimisers, the surrogate before and after, and how far modes moved."""
 
     aggregates: Aggregates
     folded: Folded
     solutions: list[Solution]
     before: float
     after: float
+    movements: tuple[float, ...]
 
 
 def prepare(state: State, batch: Batch, workers: Workers = SERIAL) -> Prepared | None:
@@ -125,7 +126,7 @@ def learn(
     B = prepared.B if consume else prepared.B.empty()
     aggregates = with_new(past, B, news.batch.energy, news.H, news.w)
     at = Intermediate(aggregates, loadings, workers, absorbed(state, news, prepared, workers))
-    solutions, fallen = [], 0.0
+    solutions, movements, fallen = [], [], 0.0
     for i, (U, C, c) in enumerate(zip(loadings[:-1], sets.loadings, sets.radii, strict=False)):
         Q, L = at(i)
         was = objective(U, Q, L)
@@ -133,13 +134,15 @@ def learn(
             raise NumericError(f"the surrogate loss is {was}: the step was discarded; rescale the data")
         solutions.append(minimise_near(Q, L, C, U, c * news.w, problem.tolerance, workers))
         loadings[i] = solutions[-1].Y
+        movements.append(kernels.distance(loadings[i], U))
         fallen += was - objective(loadings[i], Q, L)
         at.update(i, loadings[i])
     last = Last(at.A(len(loadings) - 1), loadings, sets, news.w, problem.tolerance)
     found = last.solve(prepared.B, B, news, prepared.folded.G, workers)
     constant = aggregates.E + problem.sparsity * aggregates.P + problem.ridge * float(np.trace(aggregates.A))
     before, after = constant + found.before + fallen, constant + found.after
-    return Outcome(aggregates, found.folded, [*solutions, found.solution], before, after)
+    solutions, movements = [*solutions, found.solution], [*movements, found.movement]
+    return Outcome(aggregates, found.folded, solutions, before, after, tuple(movements))
 
 
 def absorbed(state: State, news: News, prepared: Prepared, workers: Workers) -> Folded:
@@ -186,9 +189,12 @@ class Out(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The last mode's minimiser, B folded with it, and the surrogate before and after without its constant."""
+    """The last mode's minimiser, how far it is from the old loadings, B folded with it, and the surrogate before and
+    after without its constant.
+    """
 
     solution: Solution
+    movement: float
     folded: Folded
     before: float
     after: float
@@ -210,14 +216,15 @@ class Last:
         solution = self.separate(out) if mode.solved else None
         if solution is not None:
             folded, sums = Folded(out.T.sum(axis=0), out.G.sum(axis=0)), out.sums.sum(axis=0)
-            was, now = float(sums[WAS]), float(sums[IS])
+            movement, was, now = sqrt(sums[MOVED]), float(sums[WAS]), float(sums[IS])
         else:
             L = np.ascontiguousarray(B.fold_first(self.V, workers).T) if mode.solved else out.L
             solution = minimise_near(self.A, L, self.C, self.start, self.radius, self.tolerance, workers)
             folded = B.fold_last(solution.Y, workers)
             was, now = kernels.inner(self.start, L), kernels.inner(solution.Y, L)
+            movement = kernels.distance(solution.Y, self.start)
         before, after = float(np.sum(G * self.A)) - 2.0 * was, float(np.sum(folded.G * self.A)) - 2.0 * now
-        return Found(solution, folded, before, after)
+        return Found(solution, movement, folded, before, after)
 
     def go_over(self, past: Blocks, B: Blocks, news: News, mode: "Mode", workers: Workers) -> "Out":
         """The pass."""
