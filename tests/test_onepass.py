@@ -73,7 +73,7 @@ def test_tiles_hold_what_they_were_given(shape, rank, dtype):
 @pytest.mark.parametrize("width", [64, 128])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(("shape", "rank"), [*SHAPES, ((2, 1300), 3)], ids=str)
-def test_contractions_of_tiles_are_the_oracles(shape, rank, dtype, width):
+def test_contractions_of_tiles_are_the_oracles(shape, rank, dtype, width, mode):  # noqa: F811
     """B with the last mode, with all others, and UᵀU equal their einsum, on one stretch of tiles and on several."""
     random = np.random.default_rng(0)
     B, U, V = Blocks.zeros(shape, rank, dtype, width), random.random((shape[-1], rank)), None
