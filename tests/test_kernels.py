@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream_ocpdl.ocpdl import aggregates, kernels, lanes, panels, rows
+from stream_ocpdl.ocpdl import aggregates, blocks, contraction, kernels, lanes, panels, rows
 from stream_ocpdl.ocpdl.quadratic import objective
 from stream_ocpdl.ocpdl.workers import Workers
 from tests import laws, paper
@@ -18,7 +18,7 @@ SHAPES = [(7,), (4, 6), (3, 5, 2), (2, 3, 4, 2), (1, 1), (300, 3), (3, 700)]
 def mode(request, monkeypatch):
     """Run every kernel as Numba made it, and again as Python reads it."""
     if request.param == "interpreted":
-        for module in (kernels, rows):
+        for module in (kernels, rows, blocks, contraction):
             for name, function in list(vars(module).items()):
                 if hasattr(function, "py_func"):
                     monkeypatch.setattr(module, name, function.py_func)

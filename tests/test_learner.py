@@ -25,6 +25,7 @@ from stream_ocpdl import (
 )
 from stream_ocpdl.ocpdl import aggregates as aggregates_module
 from stream_ocpdl.ocpdl import learner as learner_module
+from stream_ocpdl.ocpdl.blocks import Blocks
 from stream_ocpdl.ocpdl.learner import warm_up
 from stream_ocpdl.ocpdl.quadratic import residual
 from stream_ocpdl.ocpdl.solvers import project_near
@@ -173,15 +174,18 @@ def check_coding(problem, X, step, before, slack):
 
 
 def check_loadings(problem, step, before, after):
-    """Each mode in its turn minimises f̂_t over C ∩ ball, to a residual of 1e-10."""
+    """Each mode in its turn minimises f̂_t over C ∩ ball, to a residual of 1e-10.
+
+    Where B is in tiles and in single precision, that is of the B before it was rounded.
+    """
     loadings = list(before.loadings)
+    rounded = isinstance(after.aggregates.B, Blocks) and problem.dtype == "float32"
     sets = problem.sets(after.scale or 1.0)
     for i, (U, C) in enumerate(zip(after.loadings, sets.loadings, strict=True)):
-        A, B = paper.intermediate(after.aggregates.A, after.aggregates.B.astype(float), loadings, i)
+        A, B = paper.intermediate(after.aggregates.A, np.asarray(after.aggregates.B, float), loadings, i)
         project = C.project if problem.radius is None else near(C, loadings[i], step.radii[i])
-        assert residual(np.ascontiguousarray(U), A, np.ascontiguousarray(B), project) <= (
-            1e-10 if step.settled[i] else 1e-8
-        )
+        exact = 1e-6 if rounded else 1e-10 if step.settled[i] else 1e-8
+        assert residual(np.ascontiguousarray(U), A, np.ascontiguousarray(B), project) <= exact
         loadings[i] = U
 
 

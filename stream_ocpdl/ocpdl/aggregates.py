@@ -15,13 +15,13 @@ from math import prod
 
 import numpy as np
 
-from stream_ocpdl.ocpdl import kernels, panels
+from stream_ocpdl.ocpdl import contraction, kernels, panels
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
+from stream_ocpdl.ocpdl.blocks import Blocks, Folded, width_of
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
 IN_A_ROW = 48
 """Cells that lie one after the other, at least, in the second of two groups of modes."""
-
 
 SMALL = 4_000_000
 """Multiplications up to which a coding is done in one call, on one thread. Sizes alone decide, never the threads: bits
@@ -33,14 +33,17 @@ class Aggregates:
     """A (R, R), B (R, I₁…Iₙ), E = mean energy, P = mean ‖h‖₁, each weighted by wₛᵗ (eq:def_OCPDL_ELM_explicit)."""
 
     A: Array
-    B: BigArray
+    B: BigArray | Blocks
+    """In tiles where it is large: `blocks.width_of`."""
     E: float
     P: float
 
 
 def nothing(shape: tuple[int, ...], rank: int, dtype: str) -> Aggregates:
     """The aggregates before any data."""
-    return Aggregates(np.zeros((rank, rank)), np.zeros((rank, *shape), dtype), 0.0, 0.0)
+    width = width_of(shape, rank)
+    B = Blocks.zeros(shape, rank, dtype, width) if width > 0 else np.zeros((rank, *shape), dtype)
+    return Aggregates(np.zeros((rank, rank)), B, 0.0, 0.0)
 
 
 def absorb(
@@ -48,9 +51,15 @@ def absorb(
 ) -> Aggregates:
     """eq:main_alg_aggregate_tensors, with `energy` = Σ‖X_j‖² of the minibatch. A consumed past gives its B away."""
     R, M, b = len(past.A), prod(past.B.shape[1:]), len(X)
-    B = past.B if consume else past.B.copy()
+    B = np.asarray(past.B) if consume else np.array(past.B)
     arrays = H * (w / b), X.reshape(b, M), 1 - w, B.reshape(R, M)
     workers.run(panels.add_product, M, R * b, *arrays, grain=kernels.TILE)
+    return with_new(past, B, energy, H, w)
+
+
+def with_new(past: Aggregates, B: BigArray | Blocks, energy: float, H: Array, w: float) -> Aggregates:
+    """The aggregates with a B that has absorbed the minibatch, and all the rest that has to."""
+    b = len(H)
     return Aggregates(
         A=(1 - w) * past.A + (w / b) * gram(H),
         B=B,
@@ -77,13 +86,25 @@ def gram_of_atoms(loadings: Sequence[Array]) -> Array:
 def correlate(X: BigArray, loadings: Sequence[Array], workers: Workers = SERIAL) -> Array:
     """⟨X_j, atom r⟩ as (b, R): Algorithm 4's WᵀX, the second group of modes first."""
     V, W = halves(loadings)
-    b, P, R = len(X), len(V), V.shape[1]
-    Y, out = np.empty((b * P, R)), np.empty((b, R))
-    if X.size * R <= SMALL:
-        panels.correlate(X.reshape(b, P, -1), V, np.ascontiguousarray(W.T), out)
-        return out
-    workers.run(kernels.contract, b * P, W.size, X.reshape(b * P, -1), W, Y, grain=2)
-    workers.run(kernels.contract_next, b, V.size, Y.reshape(b, P, R), V, out)
+    if X.size * V.shape[1] > SMALL:
+        return without_first(without_second(X, W, workers), V, workers)
+    out = np.empty((len(X), V.shape[1]))
+    panels.correlate(X.reshape(len(X), len(V), -1), V, np.ascontiguousarray(W.T), out)
+    return out
+
+
+def without_second(X: BigArray, W: Array, workers: Workers = SERIAL) -> Array:
+    """X (b, I₁…Iₙ) contracted with W (Q, R), the second group of modes → (b, P, R)."""
+    b, (Q, R) = len(X), W.shape
+    out = np.empty((X.size // Q, R))
+    workers.run(contraction.contract, len(out), W.size, X.reshape(-1, Q), W, out, grain=contraction.ROWS)
+    return out.reshape(b, -1, R)
+
+
+def without_first(Y: Array, V: Array, workers: Workers = SERIAL) -> Array:
+    """Y (b, P, R) contracted with V (P, R), the first group of modes, atom by atom → (b, R)."""
+    out = np.empty((len(Y), V.shape[1]))
+    workers.run(kernels.contract_next, len(Y), V.size, Y, V, out)
     return out
 
 
@@ -121,18 +142,21 @@ class Intermediate:
 
     Mode i sees the new loadings of the modes before it and the old ones of the modes after it. B is read twice: once
     contracted with the old loadings of the second group of modes, for the first group; then with the new ones of the
-    first, for the second.
+    first, for the second. Who has folded it with the old loadings of the last mode already says so.
     """
 
-    def __init__(self, aggregates: Aggregates, loadings: Sequence[Array], workers: Workers = SERIAL) -> None:
+    def __init__(
+        self, aggregates: Aggregates, loadings: Sequence[Array], workers: Workers = SERIAL, known: Folded | None = None
+    ) -> None:
         self._A, self._B, self._workers = aggregates.A, aggregates.B, workers
         self._loadings = list(loadings)
-        self._grams = [gram(U) for U in loadings]
+        self._grams = [gram(U) for U in loadings] if known is None else [*map(gram, loadings[:-1]), known.G]
         self._split = first_group(aggregates.B.shape[1:])
         self._group: tuple[int, list[Array]] = (0, [])
         """The first mode of a group, and for each of its modes what is left when those after it are contracted."""
         if self._split > 0:
-            self._group = (0, self._tails(self._without_second(), self._loadings[: self._split]))
+            T = self._without_second() if known is None else known.T.reshape(self._B.shape[: 1 + self._split])
+            self._group = (0, self._tails(T, self._loadings[: self._split]))
 
     def __call__(self, i: int) -> tuple[Array, Array]:
         """(Ā, B̄) of mode i: eq:def_Atj (R, R) and eq:def_Btrj (Iᵢ, R)."""
@@ -142,11 +166,15 @@ class Intermediate:
         T = tails[i - start]
         for U in self._loadings[start:i]:
             T = fold_first(T, U)
+        return self.A(i), np.ascontiguousarray(T.T)
+
+    def A(self, i: int) -> Array:
+        """Ā of mode i, for which B is not read."""
         A = self._A.copy()
         for j, G in enumerate(self._grams):
             if j != i:
                 A *= G
-        return A, np.ascontiguousarray(T.T)
+        return A
 
     def update(self, i: int, U: Array) -> None:
         """Mode i has new loadings; only modes after i may be asked for from now on."""
@@ -154,11 +182,16 @@ class Intermediate:
         self._grams[i] = gram(U)
 
     def _without_second(self) -> Array:
+        if isinstance(self._B, Blocks):
+            T = self._B.fold_last(self._loadings[-1], self._workers).T
+            return T.reshape(self._B.shape[: 1 + self._split])
         W = khatri_rao(self._loadings[self._split :], len(self._A))
         return fold_last(self._B, W, self._B.shape[1 : 1 + self._split], self._workers)
 
     def _without_first(self) -> Array:
         V = khatri_rao(self._loadings[: self._split], len(self._A))
+        if isinstance(self._B, Blocks):
+            return self._B.fold_first(V, self._workers)
         return fold_first(self._B, V, self._B.shape[1 + self._split :], self._workers)
 
     @staticmethod

@@ -19,9 +19,6 @@ TILE = 256
 """Cells of a tile: ranges of cells begin at multiples of it, and a tile's accumulators stay in the first cache."""
 
 
-SPAN = 256
-"""Terms of a sum that are taken at a time: what is turned for them stays in the cache."""
-
 LANES = 32
 """Running sums of an energy. Cell m of a tensor belongs to lane m mod LANES: an order of summation that is fixed, and
 still becomes vector instructions."""
@@ -132,56 +129,6 @@ def total(sums: Array) -> float:
         for k in range(size):
             sums[k] += sums[size + k]
     return float(sums[0])
-
-
-@kernel
-def contract(lo: int, hi: int, X: BigArray, W: Array, out: Array) -> None:
-    """XW, rows [lo, hi) (Algorithm 4's WᵀX for one group of modes). X (N, Q), W (Q, R) → out (N, R).
-
-    By spans of the sum, for which W is turned so that all loops run along memory; two rows and four atoms at a time, so
-    that a number that was loaded is used several times.
-    """
-    Q, R = W.shape
-    turned = np.empty((R, SPAN))
-    out[lo:hi, :] = 0.0
-    for first in range(0, Q, SPAN):
-        last = min(first + SPAN, Q)
-        size = last - first
-        for q in range(size):
-            for r in range(R):
-                turned[r, q] = W[first + q, r]
-        for n in range(lo, hi - 1, 2):
-            x, y = X[n, first:last], X[n + 1, first:last]
-            for r in range(0, R - 3, 4):
-                u, v = turned[r, :size], turned[r + 1, :size]
-                w, z = turned[r + 2, :size], turned[r + 3, :size]
-                sums = dots(x, y, u, v, w, z)
-                for k in range(4):
-                    out[n, r + k] += sums[k]
-                    out[n + 1, r + k] += sums[4 + k]
-            for r in range(R // 4 * 4, R):
-                out[n, r] += dot(x, turned[r, :size])
-                out[n + 1, r] += dot(y, turned[r, :size])
-        if (hi - lo) % 2:
-            for r in range(R):
-                out[hi - 1, r] += dot(X[hi - 1, first:last], turned[r, :size])
-
-
-@kernel
-def dots(x: BigArray, y: BigArray, u: Array, v: Array, w: Array, z: Array) -> tuple[float, ...]:
-    """⟨x, u⟩, ⟨x, v⟩, ⟨x, w⟩, ⟨x, z⟩, and the same of y. Slices of rows, not of matrices: Numba knows their stride."""
-    xu = xv = xw = xz = yu = yv = yw = yz = 0.0
-    for q in range(x.size):
-        a, b = np.float64(x[q]), np.float64(y[q])
-        xu += a * u[q]
-        xv += a * v[q]
-        xw += a * w[q]
-        xz += a * z[q]
-        yu += b * u[q]
-        yv += b * v[q]
-        yw += b * w[q]
-        yz += b * z[q]
-    return xu, xv, xw, xz, yu, yv, yw, yz
 
 
 @kernel

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stream_ocpdl.errors import NumericError
-from stream_ocpdl.ocpdl import fused, kernels, rows
+from stream_ocpdl.ocpdl import fused, kernels, onepass, rows
 from stream_ocpdl.ocpdl.aggregates import (
     SMALL,
     Aggregates,
@@ -32,6 +32,7 @@ from stream_ocpdl.ocpdl.aggregates import (
 )
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
 from stream_ocpdl.ocpdl.batch import NORMS, Batch, gather, open_batch, read_batch
+from stream_ocpdl.ocpdl.blocks import Blocks, Folded
 from stream_ocpdl.ocpdl.missing import complete, encode_observed
 from stream_ocpdl.ocpdl.problem import Problem, Sets
 from stream_ocpdl.ocpdl.quadratic import objective, product
@@ -67,6 +68,15 @@ class Update(NamedTuple):
     radius_active: tuple[bool, ...]
     rounds: tuple[int, ...]
     settled: tuple[bool, ...]
+
+
+class Learned(NamedTuple):
+    """What a step finds."""
+
+    coding: Coding
+    aggregates: Aggregates
+    update: Update
+    folded: Folded | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,7 +159,7 @@ def advance(
     next state then has its memory, and if the step raises, neither is of use.
     """
     batch = open_batch(problem, X)
-    small = is_small(problem, batch)
+    small = is_small(problem, batch) and not isinstance(state.aggregates.B, Blocks)
     if state.scale == 0.0 or not small or batch.measured:
         batch = read_batch(problem, batch, workers)
         state, small = settle(problem, state, batch), small and batch.missing is None
@@ -157,22 +167,28 @@ def advance(
     b = len(batch.X)
     t, N = state.t + 1, state.N + b
     w = problem.weight(t, N, b)
-    coding, aggregates, update = (learn_small if small else learn)(problem, sets, state, batch, w, workers, consume)
-
+    way = learn_small if small else learn
+    coding, aggregates, update, folded = way(problem, sets, state, batch, w, workers, consume)
     step = Step(t, N, w, coding, *update[1:])
     if not isfinite(sum(update.movements, update.after)):
         raise NumericError(f"step {t} has a result that is not finite and was discarded; rescale the data")
-    return State(t, N, state.scale, state.at_bound + coding.at_bound, update.loadings, aggregates), step
+    return State(t, N, state.scale, state.at_bound + coding.at_bound, update.loadings, aggregates, folded), step
 
 
 def learn(
     problem: Problem, sets: Sets, state: State, batch: Batch, w: float, workers: Workers, consume: bool
-) -> tuple[Coding, Aggregates, Update]:
-    """What a step finds: codes, aggregates, loadings."""
-    coding = encode(problem, sets, state.loadings, batch, workers)
+) -> Learned:
+    """A step by single kernels: over B as it is, or once over its tiles."""
+    prepared = onepass.prepare(state, batch, workers)
+    coding = encode(problem, sets, state.loadings, batch, workers, prepared)
     whole = complete(state.loadings, batch, coding.H, workers)
-    aggregates = absorb(state.aggregates, whole.X, whole.energy, coding.H, w, workers, consume)
-    return coding, aggregates, update_loadings(problem, sets, state.loadings, aggregates, w, workers)
+    if prepared is None:
+        aggregates = absorb(state.aggregates, whole.X, whole.energy, coding.H, w, workers, consume)
+        return Learned(coding, aggregates, update_loadings(problem, sets, state.loadings, aggregates, w, workers))
+    news = onepass.News(whole, batch.gaps, coding.H, w)
+    found = onepass.learn(problem, sets, state, news, prepared, workers, consume)
+    update = update_of(found.solutions, found.before, found.after, found.movements, sets, w)
+    return Learned(coding, found.aggregates, update, found.folded)
 
 
 def warm_up(problem: Problem, workers: Workers = SERIAL) -> None:
@@ -195,20 +211,28 @@ def settle(problem: Problem, state: State, batch: Batch) -> State:
     if batch.missing is not None:
         energies = energies * (cells / (cells - batch.missing))
     scale = sqrt(float(energies.sum()) / len(batch))
-    return replace(state, scale=scale, loadings=problem.initial_loadings(scale))
+    return replace(state, scale=scale, loadings=problem.initial_loadings(scale), folded=None)
 
 
-def encode(problem: Problem, sets: Sets, loadings: Sequence[Array], batch: Batch, workers: Workers = SERIAL) -> Coding:
+def encode(
+    problem: Problem,
+    sets: Sets,
+    loadings: Sequence[Array],
+    batch: Batch,
+    workers: Workers = SERIAL,
+    prepared: onepass.Prepared | None = None,
+) -> Coding:
     """H = argmin of ‖X − Out(D) ×ₙ₊₁ H‖² + λ‖H‖₁ + λ₂‖H‖² over 0 ≤ H ≤ h_max (eq:coding_OCPDL, Algorithm 4).
 
     The linear term is λ/2: Algorithm 4 subtracts λ from half the gradient, which minimises with 2λ. A tensor with
-    missing cells has a problem of its own.
+    missing cells has a problem of its own. Who has contracted the minibatch already says so.
     """
-    if is_small(problem, batch):
+    if prepared is None and is_small(problem, batch):
         return encode_small(problem, sets, loadings, batch)
     gaps = batch.gaps
-    Q = gram_of_atoms(loadings) + problem.ridge * np.eye(problem.rank)
-    L = correlate(batch.X, loadings, workers) - problem.sparsity / 2
+    G = gram_of_atoms(loadings) if prepared is None else prepared.G
+    Q = G + problem.ridge * np.eye(problem.rank)
+    L = (correlate(batch.X, loadings, workers) if prepared is None else prepared.L) - problem.sparsity / 2
     L[gaps] = 0.0
     solution = box_solver(sets.h_max, problem.tolerance, workers)(Q, L, np.zeros_like(L))
     H, rounds = solution.Y, solution.rounds
@@ -242,11 +266,20 @@ def update_loadings(
             raise NumericError(f"the surrogate loss is {surrogates[-1]}: the step was discarded; rescale the data")
         solutions.append(minimise_near(A, B, C, U, c * w, problem.tolerance, workers))
         intermediate.update(i, solutions[-1].Y)
+    movements = tuple(kernels.distance(solution.Y, U) for solution, U in zip(solutions, old, strict=True))
+    after = constant + objective(solutions[-1].Y, A, B)
+    return update_of(solutions, surrogates[0], after, movements, sets, w)
+
+
+def update_of(
+    solutions: Sequence[Solution], before: float, after: float, movements: tuple[float, ...], sets: Sets, w: float
+) -> Update:
+    """The update that these minimisers make."""
     return Update(
         loadings=tuple(solution.Y for solution in solutions),
-        before=surrogates[0],
-        after=constant + objective(solutions[-1].Y, A, B),
-        movements=tuple(kernels.distance(solution.Y, U) for solution, U in zip(solutions, old, strict=True)),
+        before=before,
+        after=after,
+        movements=movements,
         radii=tuple(w * c for c in sets.radii),
         radius_active=tuple(solution.multiplier > 0.0 for solution in solutions),
         rounds=tuple(solution.rounds for solution in solutions),
@@ -265,11 +298,11 @@ def is_small(problem: Problem, batch: Batch) -> bool:
 
 def learn_small(
     problem: Problem, sets: Sets, state: State, batch: Batch, w: float, workers: Workers, consume: bool
-) -> tuple[Coding, Aggregates, Update]:
+) -> Learned:
     """`learn` in one call, if no bound and no radius is active; else what is left of it goes the long way."""
     past = state.aggregates
     X, penalties, (split, offsets, modes) = layout(problem, sets, batch)
-    B = past.B if consume else past.B.copy()
+    B = np.asarray(past.B) if consume else np.array(past.B)
     done, A, H, losses, new, sums, counts = fused.step(
         X,
         batch.energies,
@@ -293,7 +326,7 @@ def learn_small(
     E, P, before, after, *found = sums.tolist()
     aggregates, coding = Aggregates(A, B, E, P), coding_small(H, losses, counts)
     if done < len(modes):
-        return coding, aggregates, update_loadings(problem, sets, state.loadings, aggregates, w, workers)
+        return Learned(coding, aggregates, update_loadings(problem, sets, state.loadings, aggregates, w, workers))
     update = Update(
         tuple([new[mode] for mode in modes]),
         before,
@@ -304,7 +337,7 @@ def learn_small(
         tuple(counts[fused.ROUNDS :].tolist()),
         (True,) * done,
     )
-    return coding, aggregates, update
+    return Learned(coding, aggregates, update)
 
 
 def coding_small(H: Array, losses: Array, counts: Indices) -> Coding:

@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from math import isfinite, prod
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 from stream_ocpdl.errors import StateError
 from stream_ocpdl.ocpdl.aggregates import Aggregates, nothing
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
+from stream_ocpdl.ocpdl.blocks import Blocks, Folded, width_of
 from stream_ocpdl.ocpdl.problem import Problem
 
 MAGIC = b"OCPDL"
@@ -39,6 +41,9 @@ class State:
     """How many codes so far met their upper bound h_max; any at all is evidence against (A2) as chosen."""
     loadings: tuple[Array, ...]
     aggregates: Aggregates
+    folded: Folded | None = None
+    """B and the last mode folded, if a step has left it behind: it can be had from them, to the last bit, at any time.
+    """
 
     @classmethod
     def initial(cls, problem: Problem) -> "State":
@@ -62,10 +67,10 @@ class State:
         return self.aggregates.B.dtype.name
 
     def parts(self) -> Iterator[memoryview | bytes]:
-        """The canonical bytes, piece by piece and without a copy of the arrays."""
+        """The canonical bytes, piece by piece and without a copy of the arrays; at most of one atom's part of B."""
         header = json.dumps(self._header(), sort_keys=True, separators=(",", ":")).encode()
         yield MAGIC + bytes([VERSION]) + len(header).to_bytes(4, "little") + header
-        for array in (*self.loadings, self.aggregates.A, self.aggregates.B):
+        for array in chain(self.loadings, (self.aggregates.A,), _contiguous(self.aggregates.B)):
             yield memoryview(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data)
 
     def to_bytes(self) -> bytes:
@@ -91,14 +96,14 @@ class State:
             view = memoryview(data).cast("B")
             header, offset = _read_header(view)
             shape, rank, dtype = tuple(map(int, header["shape"])), int(header["rank"]), str(header["dtype"])
-            arrays = _read_arrays(view, offset, shape, rank, dtype)
+            loadings, A, B = _read_arrays(view, offset, shape, rank, dtype)
             E, P, scale = (float.fromhex(header[name]) for name in ("E", "P", "scale"))
             t, N, at_bound = (int(header[name]) for name in ("t", "N", "at_bound"))
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise (
                 error if isinstance(error, StateError) else StateError(f"the state cannot be read: {error}")
             ) from error
-        state = cls(t, N, scale, at_bound, tuple(arrays[:-2]), Aggregates(arrays[-2], arrays[-1], E, P))
+        state = cls(t, N, scale, at_bound, loadings, Aggregates(A, B, E, P))
         if bytes(next(state.parts())) != bytes(view[:offset]):
             raise StateError("the header of the state is not in its canonical form")
         state._check()
@@ -111,7 +116,8 @@ class State:
             raise StateError(f"the state has impossible counters: t = {self.t}, N = {self.N}")
         if not all(isfinite(value) and value >= 0 for value in (self.scale, past.E, past.P)):
             raise StateError(f"the state has impossible scalars: scale {self.scale}, E {past.E}, P {past.P}")
-        if not all(np.isfinite(array).all() for array in (*self.loadings, past.A, past.B)):
+        B = past.B.tiles if isinstance(past.B, Blocks) else past.B
+        if not all(np.isfinite(array).all() for array in (*self.loadings, past.A, B)):
             raise StateError("the state has numbers that are not finite")
 
     def belongs_to(self, problem: Problem) -> None:
@@ -154,7 +160,17 @@ def _read_header(view: memoryview) -> tuple[dict[str, Any], int]:
     return header, end
 
 
-def _read_arrays(view: memoryview, offset: int, shape: tuple[int, ...], rank: int, dtype: str) -> list[BigArray]:
+def _contiguous(B: BigArray | Blocks) -> Iterator[BigArray]:
+    """B in C order, in one piece or atom by atom."""
+    if isinstance(B, Blocks):
+        yield from map(B.atom, range(len(B)))
+    else:
+        yield B
+
+
+def _read_arrays(
+    view: memoryview, offset: int, shape: tuple[int, ...], rank: int, dtype: str
+) -> tuple[tuple[Array, ...], Array, BigArray | Blocks]:
     """U₁ … Uₙ, A, B as arrays of their own."""
     if dtype not in ("float64", "float32") or rank < 1 or not shape or min(shape) < 1:
         raise StateError(f"the state has an impossible shape {shape}, rank {rank} or dtype {dtype!r}")
@@ -166,6 +182,18 @@ def _read_arrays(view: memoryview, offset: int, shape: tuple[int, ...], rank: in
     arrays = []
     for (dims, kind), size in zip(wanted, sizes, strict=True):
         little = np.frombuffer(view[offset : offset + size], np.dtype(kind).newbyteorder("<"))
-        arrays.append(np.array(little, kind).reshape(dims))
+        arrays.append(little.reshape(dims))
         offset += size
-    return arrays
+    *loadings, A = (np.array(array, np.float64) for array in arrays[:-1])
+    return tuple(loadings), A, _owned(arrays[-1], shape, rank, dtype)
+
+
+def _owned(plain: BigArray, shape: tuple[int, ...], rank: int, dtype: str) -> BigArray | Blocks:
+    """B with memory of its own, in the layout that its sizes ask for."""
+    width = width_of(shape, rank)
+    if width == 0:
+        return np.array(plain, dtype)
+    B = Blocks.zeros(shape, rank, dtype, width)
+    for r in range(rank):
+        B.write_atom(r, plain[r])
+    return B
