@@ -17,7 +17,7 @@ import numpy as np
 
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.compiled import kernel, part
-from stream_ocpdl.ocpdl.lanes import GROUP, fma, load, load_some, spread, store, total
+from stream_ocpdl.ocpdl.lanes import GROUP, fma, load, load_some, prefetch, spread, store, total
 from stream_ocpdl.ocpdl.rows import aligned
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
@@ -29,6 +29,9 @@ TILE = 1 << 16
 
 SPAN = 64
 """Columns whose sums are in registers at a time; a tile has one span or several."""
+
+AHEAD = 2048
+"""Cells by which memory is asked for before it is read: the processor, left to itself, stops at the end of a page."""
 
 STRETCH = 16
 """Tiles whose sums are added in one register each."""
@@ -272,6 +275,7 @@ def absorb_one(past: BigArray, k: int, x: Array, h: Array, keep: float, V: Array
             i, j = (k * R + r) * P * width + q, q
             for p in range(P):
                 v = spread(V[p, r])
+                prefetch_line(past, i + AHEAD)
                 a, b, c, d = absorb_four(past, i, x, j, old, new, B)
                 s0, s1, s2, s3 = fma(v, a, s0), fma(v, b, s1), fma(v, c, s2), fma(v, d, s3)
                 a, b, c, d = absorb_four(past, i + SPAN // 2, x, j + SPAN // 2, old, new, B)
@@ -279,6 +283,13 @@ def absorb_one(past: BigArray, k: int, x: Array, h: Array, keep: float, V: Array
                 i, j = i + width, j + width
             store_four(L, r * width + q, s0, s1, s2, s3)
             store_four(L, r * width + q + SPAN // 2, s4, s5, s6, s7)
+
+
+@part
+def prefetch_line(B: BigArray, i: int) -> None:
+    """Ask for the SPAN cells from place i on, counted flat."""
+    for m in range(0, SPAN, 64 // B.itemsize):
+        prefetch(B, i + m)
 
 
 @part
