@@ -10,8 +10,8 @@ minibatch are divided by its size, so that batches of different sizes can be mix
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,7 @@ SMALL = 4_000_000
 do not depend on these."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Aggregates:
+class Aggregates(NamedTuple):
     """A (R, R), B (R, I₁…Iₙ), E = mean energy, P = mean ‖h‖₁, each weighted by wₛᵗ (eq:def_OCPDL_ELM_explicit)."""
 
     A: Array

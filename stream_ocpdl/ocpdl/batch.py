@@ -73,9 +73,9 @@ def read_batch(problem: Problem, X: Any, workers: Workers = SERIAL) -> Batch:
     if isinstance(X, Batch) and not X.measured:
         X = X.X
     if isinstance(X, Batch):
-        if X.X.shape[1:] != problem.shape or X.X.dtype != problem.dtype:
+        if X.X.shape[1:] != problem.shape or X.X.dtype is not DTYPES[problem.dtype]:
             raise DataError(f"the batch has {X.X.dtype} tensors of shape {X.X.shape[1:]}: it is of another problem")
-        if len(X.gaps) > 0 and problem.missing == "reject":
+        if X.missing is not None and problem.missing == "reject" and len(X.gaps) > 0:
             raise DataError("the batch has missing cells, which this problem rejects: it is of another problem")
         return X
     X = _as_batch(problem, X)

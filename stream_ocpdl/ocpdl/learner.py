@@ -11,7 +11,7 @@ not happened. `Learner` keeps the newest state.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from math import isfinite, prod, sqrt
@@ -44,8 +44,7 @@ SMALL_B = 1_000_000
 """Cells of B up to which a step is done in one call, if its coding is."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Coding:
+class Coding(NamedTuple):
     """Codes H (b, R), their losses ℓ(X_j, D, h_j) of the observed cells, and what finding them took."""
 
     H: Array
@@ -79,8 +78,7 @@ class Learned(NamedTuple):
     folded: Folded | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class Step(NamedTuple):
     """What happened in step t."""
 
     t: int
@@ -162,7 +160,8 @@ def advance(
     small = is_small(problem, batch) and not isinstance(state.aggregates.B, Blocks)
     if state.scale == 0.0 or not small or batch.measured:
         batch = read_batch(problem, batch, workers)
-        state, small = settle(problem, state, batch), small and batch.missing is None
+        state = settle(problem, state, batch) if state.scale == 0.0 else state
+        small = small and batch.missing is None
     sets = problem.sets(state.scale or 1.0)
     b = len(batch.X)
     t, N = state.t + 1, state.N + b
