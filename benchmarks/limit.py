@@ -28,6 +28,7 @@ import numpy as np
 
 from benchmarks.measure import FULL, Options, Row, one_thread, seconds, table
 from stream_ocpdl import Learner, Problem, Step, Workers
+from stream_ocpdl.ocpdl import arrays
 from stream_ocpdl.ocpdl.batch import fill
 
 KEYS = ("case", "dtype", "threads")
@@ -145,7 +146,7 @@ def measure(case: Case, budget: float, least: int) -> list[Row]:
     stream, pool = blocks(case), [Workers(threads) for threads in THREADS]
     contenders = {
         (dtype, workers.threads): Contender(
-            Learner(case.problem(dtype), workers=workers, in_place=True), np.empty((case.b, *case.shape), dtype)
+            Learner(case.problem(dtype), workers=workers, in_place=True), arrays.empty((case.b, *case.shape), dtype)
         )
         for dtype in DTYPES
         for workers in pool

@@ -12,8 +12,8 @@ PACKAGE = Path(__file__).parents[1] / "stream_ocpdl"
 
 LAYERS = [
     {"ocpdl.arrays", "errors", "machine", "logs"},
-    {"fingerprint", "clients"},
-    {"ocpdl.compiled", "ocpdl.lanes", "ocpdl.workers", "ocpdl.schedules", "ocpdl.constraints"},
+    {"fingerprint", "clients", "ocpdl.compiled"},
+    {"ocpdl.lanes", "ocpdl.workers", "ocpdl.schedules", "ocpdl.constraints"},
     {"ocpdl.kernels", "ocpdl.panels", "ocpdl.contraction"},
     {"ocpdl.rows", "ocpdl.quadratic", "ocpdl.problem"},
     {"ocpdl.blocks"},

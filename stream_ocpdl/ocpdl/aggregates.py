@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stream_ocpdl.ocpdl import contraction, kernels, panels
+from stream_ocpdl.ocpdl import arrays, contraction, kernels, panels
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.blocks import Blocks, Folded, width_of
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
@@ -41,7 +41,7 @@ class Aggregates(NamedTuple):
 def nothing(shape: tuple[int, ...], rank: int, dtype: str) -> Aggregates:
     """The aggregates before any data."""
     width = width_of(shape, rank)
-    B = Blocks.zeros(shape, rank, dtype, width) if width > 0 else np.zeros((rank, *shape), dtype)
+    B = Blocks.zeros(shape, rank, dtype, width) if width > 0 else arrays.zeros((rank, *shape), dtype)
     return Aggregates(np.zeros((rank, rank)), B, 0.0, 0.0)
 
 
@@ -50,9 +50,9 @@ def absorb(
 ) -> Aggregates:
     """eq:main_alg_aggregate_tensors, with `energy` = Σ‖X_j‖² of the minibatch. A consumed past gives its B away."""
     R, M, b = len(past.A), prod(past.B.shape[1:]), len(X)
-    B = np.asarray(past.B) if consume else np.array(past.B)
-    arrays = H * (w / b), X.reshape(b, M), 1 - w, B.reshape(R, M)
-    workers.run(panels.add_product, M, R * b, *arrays, grain=kernels.TILE)
+    B = np.asarray(past.B) if consume else arrays.copy(past.B)
+    factors = H * (w / b), X.reshape(b, M)
+    workers.run(panels.add_product, M, R * b, *factors, 1 - w, B.reshape(R, M), grain=kernels.TILE)
     return with_new(past, B, energy, H, w)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from stream_ocpdl.errors import DataError
-from stream_ocpdl.ocpdl import kernels
+from stream_ocpdl.ocpdl import arrays, kernels
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Flags, Indices, Sparse
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
@@ -97,7 +97,7 @@ def gather(
     """
     if len(rows) == 0:
         raise DataError("X is empty: a minibatch has at least one tensor")
-    return fill(problem, rows, np.empty((len(rows), *problem.shape), problem.dtype), workers)
+    return fill(problem, rows, arrays.empty((len(rows), *problem.shape), problem.dtype), workers)
 
 
 def fill(

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from stream_ocpdl.ocpdl import arrays
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.compiled import kernel, part
-from stream_ocpdl.ocpdl.lanes import GROUP, fma, load, load_some, prefetch, spread, store, total
-from stream_ocpdl.ocpdl.rows import aligned
+from stream_ocpdl.ocpdl.lanes import GROUP, aligned, fma, load, load_some, prefetch, spread, store, total
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
 LARGE = 4_000_000
@@ -73,7 +73,7 @@ class Blocks:
     def zeros(cls, shape: tuple[int, ...], rank: int, dtype: str, width: int) -> "Blocks":
         """B before any data."""
         dims = (-(-shape[-1] // width), rank, prod(shape[:-1]), width)
-        return cls(on_a_cache_line(np.zeros(prod(dims) + 16, dtype), dims), (rank, *shape))
+        return cls(arrays.zeros(dims, dtype), (rank, *shape))
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -99,8 +99,7 @@ class Blocks:
 
     def empty(self) -> "Blocks":
         """Memory for another one of this kind."""
-        raw = np.empty(self.tiles.size + 16, self.dtype)
-        return Blocks(on_a_cache_line(raw, self.tiles.shape), self.shape)
+        return Blocks(arrays.empty(self.tiles.shape, self.dtype), self.shape)
 
     def atom(self, r: int) -> BigArray:
         """B(r, …) in C order."""
@@ -138,12 +137,6 @@ class Blocks:
         out = np.empty((len(self), count * width))
         workers.run(fold_first, count, self.size / count, self.tiles, V, out)
         return out[:, : self.shape[-1]]
-
-
-def on_a_cache_line(raw: BigArray, dims: tuple[int, ...]) -> BigArray:
-    """The part of an array with room for 16 numbers more that begins with a cache line."""
-    skip = -raw.ctypes.data % 64 // raw.itemsize
-    return raw[skip : skip + prod(dims)].reshape(dims)
 
 
 # ── contractions ───────────────────────────────────────────────────────────────────────────────────────────────

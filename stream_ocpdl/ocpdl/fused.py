@@ -15,7 +15,7 @@ import numpy as np
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
 from stream_ocpdl.ocpdl.compiled import kernel
 from stream_ocpdl.ocpdl.kernels import all_good, distance, fold_first, inner, pull_left, pulled, scan
-from stream_ocpdl.ocpdl.panels import absorb_and_fold, add_product, correlate, gram, multiply, turned
+from stream_ocpdl.ocpdl.panels import absorb_and_fold, add_product, correlate, gram, multiply, turned, turned_in_lanes
 from stream_ocpdl.ocpdl.rows import most_rounds, solve_rows
 from stream_ocpdl.ocpdl.solvers import FLAT, ROUNDING
 
@@ -55,7 +55,7 @@ def step(
     if energies.size == 0:
         energies, fit = measured(X, norms, signed)
     grams = all_grams(U, offsets)
-    V, W = khatri_rao(U, offsets, 0, split), turned(khatri_rao(U, offsets, split, n))
+    V, W = khatri_rao(U, offsets, 0, split), turned_in_lanes(khatri_rao(U, offsets, split, n))
     H, losses, counts = encode(X, energies, V, W, grams, penalties, tolerance)
     A, new, scaled = past[0].copy(), U.copy(), H * share
     if not fit:
@@ -70,8 +70,8 @@ def step(
     T, lo, hi = turned(T), 0, split
     for i in range(bounds.size):
         if i == split:
-            T = np.empty((R, W.shape[1]))
-            fold_first(0, W.shape[1], B, khatri_rao(new, offsets, 0, split), T)
+            T = np.empty((R, X.shape[2]))
+            fold_first(0, X.shape[2], B, khatri_rao(new, offsets, 0, split), T)
             T, lo, hi = turned(T), split, n
         Q, L = A.copy(), right_side(T, new, offsets, lo, i, hi)
         for j in range(n):
@@ -110,7 +110,7 @@ def code(
     tolerance: float,
 ) -> tuple[Array, Array, Indices]:
     """Codes H (b, R) of X (b, P, Q), losses (b) and counts."""
-    V, W = khatri_rao(U, offsets, 0, split), turned(khatri_rao(U, offsets, split, offsets.size - 1))
+    V, W = khatri_rao(U, offsets, 0, split), turned_in_lanes(khatri_rao(U, offsets, split, offsets.size - 1))
     return encode(X, energies, V, W, all_grams(U, offsets), penalties, tolerance)
 
 
@@ -124,7 +124,7 @@ def encode(
     penalties: tuple[float, float, float],
     tolerance: float,
 ) -> tuple[Array, Array, Indices]:
-    """`code` for loadings V (P, R) and W (R, Q) of the two groups, and the Gram matrices of the modes (n, R, R).
+    """`code` for loadings V (P, R) and W (R, Q or more) of the two groups, and Gram matrices (n, R, R).
 
     penalties: λ of ‖H‖₁, λ₂ of ‖H‖², and the upper bound of a code.
     """

@@ -17,6 +17,7 @@ from numba import types
 from numba.core import cgutils, typing
 
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
+from stream_ocpdl.ocpdl.compiled import kernel
 
 GROUP = 8
 """Rows that are solved side by side: one register with AVX-512, two with AVX2, four with NEON."""
@@ -255,3 +256,11 @@ instruction(operator.add, LANES, (LANES, LANES), lambda b, x, y: b.fadd(x, y))
 instruction(operator.sub, LANES, (LANES, LANES), lambda b, x, y: b.fsub(x, y))
 instruction(operator.mul, LANES, (LANES, LANES), lambda b, x, y: b.fmul(x, y))
 instruction(operator.truediv, LANES, (LANES, LANES), lambda b, x, y: b.fdiv(x, y))
+
+
+@kernel
+def aligned(m: int, n: int) -> Array:
+    """Memory for (m, n) registers that begins with a cache line, so that none is read from two."""
+    raw = np.empty((m * n + 1) * GROUP)
+    skip = -(raw.ctypes.data // 8) % GROUP
+    return raw[skip : skip + m * n * GROUP].reshape(m, n, GROUP)

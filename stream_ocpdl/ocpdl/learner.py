@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stream_ocpdl.errors import NumericError
-from stream_ocpdl.ocpdl import fused, kernels, onepass, rows
+from stream_ocpdl.ocpdl import arrays, fused, kernels, onepass, rows
 from stream_ocpdl.ocpdl.aggregates import (
     SMALL,
     Aggregates,
@@ -301,7 +301,7 @@ def learn_small(
     """`learn` in one call, if no bound and no radius is active; else what is left of it goes the long way."""
     past = state.aggregates
     X, penalties, (split, offsets, modes) = layout(problem, sets, batch)
-    B = np.asarray(past.B) if consume else np.array(past.B)
+    B = np.asarray(past.B) if consume else arrays.copy(past.B)
     done, A, H, losses, new, sums, counts = fused.step(
         X,
         batch.energies,

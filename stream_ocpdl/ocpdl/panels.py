@@ -26,6 +26,7 @@ from stream_ocpdl.ocpdl.lanes import (
     GROUP,
     INDEX,
     ZERO,
+    aligned,
     broadcast,
     emit_fma,
     emit_load,
@@ -212,12 +213,12 @@ def add_product(lo: int, hi: int, A: Array, X: BigArray, keep: float, B: BigArra
 
 @exact
 def correlate(X: BigArray, V: Array, W: Array, out: Array) -> None:
-    """⟨X_j, V(:, r) ⊗ W(r, :)⟩. X (b, P, Q), V (P, R), W (R, Q) → out (b, R)."""
+    """⟨X_j, V(:, r) ⊗ W(r, :)⟩. X (b, P, Q), V (P, R), W (R, Q or more) → out (b, R)."""
     b, P, Q = X.shape
     R = V.shape[1]
-    sums, blocks = np.empty((R, GROUP)), -(-R // ATOMS)
+    sums, blocks = aligned(R, 1), -(-R // ATOMS)
     for j in range(b):
-        sums[:, :] = 0.0
+        sums[:] = 0.0
         q = 0
         while q < Q:
             v = width(Q - q)
@@ -235,12 +236,12 @@ def correlate(X: BigArray, V: Array, W: Array, out: Array) -> None:
 def absorb_and_fold(B: BigArray, X: BigArray, H: Array, keep: float, W: Array, out: Array) -> None:
     """keep·B + Hᵀ·X → B (eq:main_alg_aggregate_tensors), and this contracted with W (eq:def_Btrj) while it is at hand.
 
-    B (R, P, Q), X (b, P, Q), H (b, R) with its weights, W (R, Q) → out (R, P).
+    B (R, P, Q), X (b, P, Q), H (b, R) with its weights, W (R, Q or more) → out (R, P).
     """
     R, P, Q = B.shape
-    sums, blocks = np.empty((R, GROUP)), -(-R // ATOMS)
+    sums, blocks = aligned(R, 1), -(-R // ATOMS)
     for p in range(P):
-        sums[:, :] = 0.0
+        sums[:] = 0.0
         q = 0
         while q < Q:
             v = width(Q - q)
@@ -261,6 +262,18 @@ def turned(W: Array) -> Array:
     for q in range(W.shape[0]):
         for r in range(W.shape[1]):
             out[r, q] = W[q, r]
+    return out
+
+
+@exact
+def turned_in_lanes(W: Array) -> Array:
+    """The same, with rows of whole registers; what is behind the last column is zero."""
+    registers = -(-W.shape[0] // GROUP)
+    out = aligned(W.shape[1], registers).reshape(W.shape[1], registers * GROUP)
+    for q in range(W.shape[0]):
+        for r in range(W.shape[1]):
+            out[r, q] = W[q, r]
+    out[:, W.shape[0] :] = 0.0
     return out
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from stream_ocpdl.ocpdl.arrays import Array, Indices
 from stream_ocpdl.ocpdl.compiled import kernel, part
-from stream_ocpdl.ocpdl.lanes import GROUP, above, larger, put, smaller, some, spread, take
+from stream_ocpdl.ocpdl.lanes import GROUP, above, aligned, larger, put, smaller, some, spread, take
 
 POINT, LOAD, SLOPE, FACE = 0, 1, 2, 3
 """What a group (4, n, GROUP) has of its rows: y, l, half the gradient yS − l, and 1 where a coordinate is free, else 0.
@@ -112,14 +112,6 @@ def to_unit_diagonal(Q: Array, upper: float, S: Array, unit: Array, inverse: Arr
     for r in range(R):
         for s in range(R):
             S[r, s] = Q[r, s] * inverse[r] * inverse[s]
-
-
-@kernel
-def aligned(m: int, n: int) -> Array:
-    """An array (m, n, GROUP) that begins with a cache line, so that no register is read from two."""
-    raw = np.empty((m * n + 1) * GROUP)
-    skip = -(raw.ctypes.data // 8) % GROUP
-    return raw[skip : skip + m * n * GROUP].reshape(m, n, GROUP)
 
 
 @kernel

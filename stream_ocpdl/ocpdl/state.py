@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from stream_ocpdl.errors import StateError
+from stream_ocpdl.ocpdl import arrays
 from stream_ocpdl.ocpdl.aggregates import Aggregates, nothing
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.blocks import Blocks, Folded, width_of
@@ -179,20 +180,20 @@ def _read_arrays(
     sizes = [prod(dims) * np.dtype(kind).itemsize for dims, kind in wanted]
     if len(view) != offset + sum(sizes):
         raise StateError(f"the state should have {offset + sum(sizes)} bytes and has {len(view)}")
-    arrays = []
+    found = []
     for (dims, kind), size in zip(wanted, sizes, strict=True):
         little = np.frombuffer(view[offset : offset + size], np.dtype(kind).newbyteorder("<"))
-        arrays.append(little.reshape(dims))
+        found.append(little.reshape(dims))
         offset += size
-    *loadings, A = (np.array(array, np.float64) for array in arrays[:-1])
-    return tuple(loadings), A, _owned(arrays[-1], shape, rank, dtype)
+    *loadings, A = (np.array(array, np.float64) for array in found[:-1])
+    return tuple(loadings), A, _owned(found[-1], shape, rank, dtype)
 
 
 def _owned(plain: BigArray, shape: tuple[int, ...], rank: int, dtype: str) -> BigArray | Blocks:
     """B with memory of its own, in the layout that its sizes ask for."""
     width = width_of(shape, rank)
     if width == 0:
-        return np.array(plain, dtype)
+        return arrays.copy(plain.astype(dtype, copy=False))
     B = Blocks.zeros(shape, rank, dtype, width)
     for r in range(rank):
         B.write_atom(r, plain[r])
