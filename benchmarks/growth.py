@@ -27,7 +27,7 @@ from benchmarks.limit import Case, blocks
 from benchmarks.measure import FULL, Options, Row, one_thread, seconds, slope, table
 from stream_ocpdl import Learner
 
-KEYS = ("measured", "value", "dtype")
+KEYS = ("measured", "value", "dtype", "in_place")
 RATIOS = {"doubling": "lower", "memory_doubling": "lower", "multiple": "lower"}
 
 BASE = Case("base", (256, 256), 16, 8)
@@ -45,7 +45,7 @@ MOST_GB = 6.0
 
 GROWTH = {"measured": "", "value": "", "shape": "", "us": ".0f", "peak_mb": ".1f"}
 GROWTH |= dict.fromkeys(("slope", "doubling", "memory_slope", "memory_doubling"), ".2f")
-PEAK = {"value": "", "dtype": "", "B_gb": ".2f", "multiple": ".2f", "peak_gb": ".2f", "step_s": ".2f"}
+PEAK = {"value": "", "dtype": "", "in_place": "", "B_gb": ".2f", "multiple": ".2f", "peak_gb": ".2f", "step_s": ".2f"}
 
 
 def run(options: Options = FULL) -> list[Row]:
@@ -57,8 +57,10 @@ def run(options: Options = FULL) -> list[Row]:
             rows += growth(varied, cases[:3] if options.quick else cases, warm, turns)
     print(f"around shape {BASE.shape}, b = {BASE.b}, R = {BASE.R}; tolerance {BASE.problem('float64').tolerance:g}")
     table(rows, GROWTH)
-    large = [peak(*one) for one in (LARGE if options.quick else [*LARGE, VIDEO])]
-    print(f"peak of a process with two steps; the video clip must stay below {MOST_GB:g} GB")
+    sizes = LARGE if options.quick else [*LARGE, VIDEO]
+    large = [peak(*one, in_place) for one in sizes for in_place in (True, False)]
+    print("peak of a process with two steps, in place (as the service steps) and not: multiples of B beyond the data;")
+    print(f"the video clip must stay below {MOST_GB:g} GB")
     table(large, PEAK)
     for row in large:
         if row["peak_gb"] > MOST_GB:
@@ -129,6 +131,7 @@ import json, sys, time
 from math import prod
 import numpy as np
 from stream_ocpdl import Learner, Problem
+from stream_ocpdl.ocpdl import blocks
 
 def memory(name):
     with open("/proc/self/status") as status:
@@ -144,12 +147,14 @@ def minibatches(shape, b, R, dtype):
             Y += random.random(Y.shape, dtype=dtype)
         yield X.reshape(b, *shape)
 
-shape, b, R, dtype = json.loads(sys.argv[1])
-small = [min(size, 20) for size in shape]
-Learner(Problem(shape=small, rank=R, batch_size=b, dtype=dtype)).step(next(minibatches(small, b, R, dtype)))
+shape, b, R, dtype, in_place = json.loads(sys.argv[1])
+small, large = (*(min(size, 20) for size in shape[:-1]), min(shape[-1], 200)), blocks.LARGE
+for blocks.LARGE in (0, large):  # the kernels of both ways are loaded before anything counts
+    problem = Problem(shape=small, rank=R, batch_size=b, dtype=dtype)
+    Learner(problem, in_place=in_place).step(next(minibatches(small, b, R, dtype)))
 X = list(minibatches(shape, b, R, dtype))
 held = memory("VmRSS")
-learner = Learner(Problem(shape=tuple(shape), rank=R, batch_size=b, dtype=dtype))
+learner = Learner(Problem(shape=tuple(shape), rank=R, batch_size=b, dtype=dtype), in_place=in_place)
 learner.step(X[0])
 began = time.perf_counter()
 learner.step(X[1])
@@ -157,13 +162,13 @@ print(json.dumps({"step_s": time.perf_counter() - began, "held": held, "peak": m
 """
 
 
-def peak(case: Case, dtype: str) -> Row:
+def peak(case: Case, dtype: str, in_place: bool) -> Row:
     """A process that makes two steps: its peak, what of it the learner had, and the time of the second step.
 
     Kernels are loaded before. All but small arrays are given back to the system when they end, so that none of what
     the making of the minibatches left behind is used again unseen.
     """
-    arguments = json.dumps([case.shape, case.b, case.R, dtype])
+    arguments = json.dumps([case.shape, case.b, case.R, dtype, in_place])
     done = subprocess.run(  # noqa: S603
         [sys.executable, "-c", PROGRAM, arguments],
         check=True,
@@ -178,6 +183,7 @@ def peak(case: Case, dtype: str) -> Row:
         "measured": "peak",
         "value": case.name,
         "dtype": dtype,
+        "in_place": in_place,
         "B_gb": B / 1e9,
         "multiple": (found["peak"] - found["held"]) / B,
         "peak_gb": found["peak"] / 1e9,

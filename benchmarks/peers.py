@@ -7,8 +7,8 @@ start from random factors of that seed; a first run of each, which compiles and 
 
 **Online** (ours with default settings; the authors' OCPDL): the slices along the last mode are the stream. A step
 draws 20 of the 100 without replacement (the authors' code: with, as it does), copies them into a minibatch and learns
-it: both are timed. After every step, outside of the clock, all slices get their optimal nonnegative codes under the
-present dictionary, and the error is that of the whole tensor with these codes.
+it: both are timed, step after step, as a run without interruption. When all are done, all slices get their optimal
+nonnegative codes under the dictionary of every step, and the error is that of the whole tensor with these codes.
 
 **Offline** (TensorLy, pyttb, the authors' ALS): these tell nothing before they end. So a run of K iterations, with
 stopping off, is timed as a whole, and an iteration is taken to cost a K-th of it; the errors come from the same
@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.util import module_from_spec, spec_from_file_location
+from itertools import accumulate, islice
 from pathlib import Path
 from types import ModuleType
 
@@ -77,7 +78,7 @@ def contenders(X: np.ndarray, options: Options) -> dict[str, Race]:
     length = 0.2 if options.quick else 1.0
     last = np.ascontiguousarray(np.moveaxis(X, 0, -1))
     found: dict[str, Race] = {
-        OURS: online(X, ours, int(500 * length)),
+        OURS: online(X, last, ours, int(500 * length)),
         "TensorLy non_negative_parafac": offline(last, tensorly("non_negative_parafac"), int(1000 * length)),
         "TensorLy non_negative_parafac_hals": offline(last, tensorly("non_negative_parafac_hals"), int(300 * length)),
         FLOOR: offline(last, pyttb_als(last), int(200 * length)),
@@ -87,7 +88,7 @@ def contenders(X: np.ndarray, options: Options) -> dict[str, Race]:
         return found
     return found | {
         f"authors' OCPDL, β = {AUTHORS_BETA:g}, c′ = {AUTHORS_RADIUS:g}": online(
-            last, authors_ocpdl(load(options.authors / "utils" / "ocpdl.py")), int(400 * length)
+            last, last, authors_ocpdl(load(options.authors / "utils" / "ocpdl.py")), int(400 * length)
         ),
         "authors' ALS": offline(last, authors_als(load(options.authors / "utils" / "BCD_DR.py")), int(60 * length)),
     }
@@ -95,19 +96,16 @@ def contenders(X: np.ndarray, options: Options) -> dict[str, Race]:
 
 # --- online: one step after the other, each under the clock ---------------------------------------------------------
 
-Stream = Callable[[np.ndarray, int], Iterator[tuple[float, float]]]
-"""A tensor and a seed → endless steps: CPU seconds of each, and the error after it."""
+Stream = Callable[[np.ndarray, int], Iterator[tuple[float, Factors]]]
+"""A tensor and a seed → endless steps: CPU seconds of each, and the loadings after it."""
 
 
-def online(X: np.ndarray, stream: Stream, steps: int) -> Race:
-    """A contender that learns step by step."""
+def online(X: np.ndarray, last: np.ndarray, stream: Stream, steps: int) -> Race:
+    """A contender that learns step by step from X; `last` is the same tensor with its slices along the last mode."""
 
     def race(seed: int, least: int | None) -> Curve:
-        spent, curve = 0.0, []
-        for _, (took, error) in zip(range(least or steps), stream(X, seed), strict=False):
-            spent += took
-            curve.append((spent, error))
-        return curve
+        found = list(islice(stream(X, seed), least or steps))
+        return list(zip(accumulate(took for took, _ in found), (coded_error(last, U) for _, U in found), strict=True))
 
     return race
 
@@ -117,22 +115,22 @@ def problem(seed: int) -> Problem:
     return Problem(shape=(100, 100), rank=RANK, batch_size=BATCH, seed=seed)
 
 
-def ours(X: np.ndarray, seed: int) -> Iterator[tuple[float, float]]:
-    """Endless steps of `Learner`: CPU seconds, and the error after it."""
+def ours(X: np.ndarray, seed: int) -> Iterator[tuple[float, Factors]]:
+    """Endless steps of `Learner`: CPU seconds, and the loadings after it."""
     learner, random = Learner(problem(seed), in_place=True), np.random.default_rng(seed)
-    minibatch, norm = np.empty((BATCH, *X.shape[1:])), np.linalg.norm(X)
+    minibatch = np.empty((BATCH, *X.shape[1:]))
     while True:
         began = time.process_time()
         np.take(X, random.choice(len(X), BATCH, replace=False), axis=0, out=minibatch, mode="clip")
         learner.step(minibatch)
         took = time.process_time() - began
-        yield took, float(np.sqrt(learner.code(X).losses.sum()) / norm)
+        yield took, list(learner.state.loadings)
 
 
 def authors_ocpdl(module: ModuleType) -> Stream:
     """The step of their `Online_CPDL`, driven as their `train_dict` drives it, without its evaluation."""
 
-    def stream(X: np.ndarray, seed: int) -> Iterator[tuple[float, float]]:
+    def stream(X: np.ndarray, seed: int) -> Iterator[tuple[float, Factors]]:
         np.random.seed(seed)  # noqa: NPY002 — their code draws from the global generator
         model = module.Online_CPDL(X=X, batch_size=BATCH, n_components=RANK, alpha=0, beta=AUTHORS_BETA)
         A, B, loading, t = model.ini_A, model.ini_B, model.loading, 0
@@ -143,7 +141,7 @@ def authors_ocpdl(module: ModuleType) -> Stream:
                 minibatch = X.take(indices=np.random.randint(X.shape[-1], size=BATCH), axis=-1)  # noqa: NPY002
                 _, A, B, loading = model.step(minibatch, A, B, loading, t, AUTHORS_RADIUS, beta=AUTHORS_BETA)
                 took = time.process_time() - began
-            yield took, coded_error(X, [loading["U0"], loading["U1"]])
+            yield took, [loading["U0"].copy(), loading["U1"].copy()]
 
     return stream
 
