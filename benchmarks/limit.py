@@ -12,10 +12,10 @@ the problem's: what lives in a cache is measured against that cache.
 noise; `WARM` steps go before. Then blocks of fresh minibatches are made outside of the clock, and product, copy and all
 contenders take turns on every block. As in the service, a minibatch is gathered into a place that is always the same,
 which copies and checks it, and then learned in place: so it is as warm as there, and as what the yardstick copies.
-`achieved` is the median of the steps, `gather` that of what went before: CPU time on one thread, wall time on two. The
-limit is the median over the blocks, and `best` is the share that the shortest times give. Shares of two threads are of
-the same limit of one core. `speedup` is the ratio of wall times. How often a radius was active, and how often every
-sub-problem settled, is in the JSON.
+`achieved` is the median of the steps, CPU time on one thread and wall time on two; `gather` that of what went before,
+wall time. The limit is the median over the blocks, and `best` is the share that the shortest times give. Shares of two
+threads are of the same limit of one core. `speedup` is the ratio of wall times. How often a radius was active, and how
+often every sub-problem settled, is in the JSON.
 """
 
 import os

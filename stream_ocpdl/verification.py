@@ -162,6 +162,8 @@ class _Feed:
         self._ending = threading.Event()
         self._failed: list[OcpdlError] = []
         self._written = 0
+        self._unseen = False
+        """Whether a tensor that is poison was written after the last good one: only the next minibatch finds it out."""
         self._thread = threading.Thread(target=self._run, args=(connection, topic), daemon=True)
         self._thread.start()
 
@@ -182,10 +184,11 @@ class _Feed:
     def _paced(self) -> Iterator[tuple[int, bytes | None]]:
         began, planned, rounds = time.monotonic(), 0, 0
         lines: list[deque[bytes | None]] = [deque() for _ in range(self._trial.partitions)]
-        while not self._ending.is_set() or planned % BATCH or any(lines):
+        while not self._ending.is_set() or planned % BATCH or self._unseen or any(lines):
             for partition, line in enumerate(lines):
                 if not line:
                     values, tensors = self._next(rounds, partition, planned)
+                    self._unseen &= tensors == 0
                     line.extend(values)
                     planned += tensors
                 yield partition, line.popleft()
@@ -196,7 +199,10 @@ class _Feed:
     def _next(self, k: int, partition: int, planned: int) -> tuple[list[bytes | None], int]:
         """The next records of a partition, and how many tensors they make."""
         luck = _chance(self._trial, k, partition).random()
-        if luck < 0.02 or (self._ending.is_set() and planned % BATCH == 0):
+        if self._ending.is_set() and planned % BATCH == 0 and not self._unseen:
+            return [b"the end"], 0
+        if luck < 0.02 and not self._ending.is_set():
+            self._unseen |= k % 4 == 3
             return [_poison(k)], 0
         value = _tensor(self._trial, k, partition)
         if luck > 0.04 or self._ending.is_set():

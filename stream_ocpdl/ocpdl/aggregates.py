@@ -70,7 +70,7 @@ def with_new(past: Aggregates, B: BigArray | Blocks, energy: float, H: Array, w:
 def gram(U: Array) -> Array:
     """UᵀU."""
     out = np.empty((U.shape[1], U.shape[1]))
-    panels.gram(U, out)
+    panels.gram(np.ascontiguousarray(U), out)
     return out
 
 

@@ -20,7 +20,7 @@ NORMS = {"float64": 1e75, "float32": 1e15}
 """How far from one, either way, the norm of a tensor may be: squares of squares must keep their digits."""
 
 DTYPES = {name: np.dtype(name) for name in NORMS}
-"""NumPy has one object for each of these."""
+"""NumPy's name of them: a comparison with the name as text takes much longer."""
 
 FUSED = (np.dtype(np.float64), np.dtype(np.float32), np.dtype(np.uint8))
 """What the copying kernel reads, numbers and images; compiling it for more would cost every start more than a NumPy
@@ -73,7 +73,7 @@ def read_batch(problem: Problem, X: Any, workers: Workers = SERIAL) -> Batch:
     if isinstance(X, Batch) and not X.measured:
         X = X.X
     if isinstance(X, Batch):
-        if X.X.shape[1:] != problem.shape or X.X.dtype is not DTYPES[problem.dtype]:
+        if X.X.shape[1:] != problem.shape or X.X.dtype != DTYPES[problem.dtype]:
             raise DataError(f"the batch has {X.X.dtype} tensors of shape {X.X.shape[1:]}: it is of another problem")
         if X.missing is not None and problem.missing == "reject" and len(X.gaps) > 0:
             raise DataError("the batch has missing cells, which this problem rejects: it is of another problem")
@@ -140,7 +140,7 @@ def as_array(value: Any, name: str) -> BigArray:
 def _as_batch(problem: Problem, X: Any) -> BigArray:
     if (
         type(X) is np.ndarray
-        and X.dtype is DTYPES[problem.dtype]
+        and X.dtype == DTYPES[problem.dtype]
         and X.flags.carray
         and X.shape[1:] == problem.shape
         and len(X)

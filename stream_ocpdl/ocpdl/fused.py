@@ -54,13 +54,12 @@ def step(
     sums, keep, share, fit = np.empty(MOVEMENTS + 2 * n), 1.0 - w, w / X.shape[0], True
     if energies.size == 0:
         energies, fit = measured(X, norms, signed)
+    if not fit:
+        return UNFIT, past[0], U, energies, U, sums, np.empty(0, np.int64)
     grams = all_grams(U, offsets)
     V, W = khatri_rao(U, offsets, 0, split), turned_in_lanes(khatri_rao(U, offsets, split, n))
     H, losses, counts = encode(X, energies, V, W, grams, penalties, tolerance)
     A, new, scaled = past[0].copy(), U.copy(), H * share
-    if not fit:
-        return UNFIT, A, H, losses, new, sums, counts
-
     add_product(0, R, scaled, H, keep, A)
     sums[E] = keep * past[1] + share * energies.sum()
     sums[P] = keep * past[2] + share * np.abs(H).sum()

@@ -1,4 +1,4 @@
-"""The compiled functions of the package, but for the row solver, which is in `rows`.
+"""Compiled functions for all: reading a minibatch, missing cells, contractions of B, reductions.
 
 They are serial, release the GIL, and take first a range [lo, hi) of *independent* outputs: `workers.Workers` runs
 several ranges side by side. What an output is computed from, and in which order, never depends on the range, so

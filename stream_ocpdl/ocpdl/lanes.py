@@ -20,7 +20,7 @@ from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.compiled import kernel
 
 GROUP = 8
-"""Rows that are solved side by side: one register with AVX-512, two with AVX2, four with NEON."""
+"""Doubles of a register: one of AVX-512, two of AVX2, four of NEON."""
 
 
 def take(a: Array, m: int, k: int) -> Array:
@@ -117,6 +117,8 @@ def instruction(function: Any, result: Any, kinds: tuple[Any, ...], emit: Callab
     wanted = {LANES: Lanes, ARRAY: ARRAY}
 
     def chosen(*args: Any) -> Any:
+        if any(isinstance(arg, ARRAY) and arg.layout != "C" for arg in args):
+            return None
         if all(isinstance(arg, wanted.get(kind, types.Number)) for arg, kind in zip(args, kinds, strict=True)):
             return names.signature(
                 result, *(arg if kind is ARRAY else kind for arg, kind in zip(args, kinds, strict=True))
@@ -212,6 +214,12 @@ def emit_store_some(builder: Any, x: Any, i: Any, k: Any, v: Any) -> Any:
     lanes = v if register == REGISTER else builder.fptrunc(v, register)
     args = (lanes, pointer, ir.IntType(32)(4), first_lanes(builder, k))
     return called(builder, f"llvm.masked.store.{name}.p0", ir.VoidType(), *args)
+
+
+def emit_rounded(builder: Any, v: Any, x: Any) -> Any:
+    """v as it will be when it is read again from x."""
+    register = ir.VectorType(x.data.type.pointee, GROUP)
+    return v if register == REGISTER else builder.fpext(builder.fptrunc(v, register), REGISTER)
 
 
 def emit_prefetch(builder: Any, x: Any, i: Any) -> Any:

@@ -127,6 +127,8 @@ class Learner:
     ) -> None:
         if state is not None:
             state.belongs_to(problem)
+            if not all(U.flags.c_contiguous for U in state.loadings):
+                state = replace(state, loadings=tuple(map(np.ascontiguousarray, state.loadings)))
         self.problem = problem
         self.state = state if state is not None else State.initial(problem)
         self.workers = workers

@@ -8,7 +8,8 @@ while everything that is added to them streams by:
 It is most of a step: coding (A = loadings, d = rows of a tensor), absorbing (A = codes, d = tensors). A product is
 added to what came before it and rounded once, whatever panel it is part of.
 
-Panels are written in LLVM's terms, once for every size: Numba would keep their sums in memory.
+Panels are written in LLVM's terms, once for every size: Numba would keep their sums in memory. They take arrays in C
+order, A and W of float64, X and B of either kind.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ from stream_ocpdl.ocpdl.lanes import (
     emit_fma,
     emit_load,
     emit_load_some,
+    emit_rounded,
     emit_store,
     emit_store_some,
     load,
@@ -49,8 +51,10 @@ INT = ir.IntType(64)
 def sized(write: Callable[..., None], *kinds: Any) -> Any:
     """Compiled, a function of (n, v, …) is what `write(builder, atoms, registers, …)` emits for these two sizes.
 
-    What Numba wants to know of it: its signature, and how it is lowered.
+    What Numba wants to know of it: its signature, and how it is lowered; None if an array is not in C order.
     """
+    if not all(kind.layout == "C" for kind in kinds if isinstance(kind, types.Array)):
+        return None
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         n, v, *given = (
@@ -100,12 +104,12 @@ class Panel:
         self.sums = [[builder.load(slot) for slot in line] for line in slots]
 
     def blend(self, keep: Any, B: Any, i: Any, stride: Any) -> None:
-        """keep·B[i + k·stride + m] + sums → sums and B."""
+        """keep·B[i + k·stride + m] + sums → B, and as it is there → sums: both groups of modes see one B."""
         builder, old = self.builder, broadcast(self.builder, keep)
         for k, line in enumerate(self.sums):
             start = builder.add(i, builder.mul(stride, INT(k)))
             for m, before in enumerate(self.load(B, start)):
-                line[m] = emit_fma(builder, old, before, line[m])
+                line[m] = emit_rounded(builder, emit_fma(builder, old, before, line[m]), B)
                 place, left = self.register(start, m)
                 emit_store_some(builder, B, place, left, line[m])
 

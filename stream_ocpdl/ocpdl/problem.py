@@ -210,7 +210,7 @@ class Problem:
         drawn = [random.random((rows, self.rank)) for rows in self.shape]
         sets = self.sets(scale)
         return tuple(
-            np.ascontiguousarray(C.project(V * (norm / sqrt(float(np.sum(V * V))))))
+            np.ascontiguousarray(C.project(V * (norm / sqrt(float(np.sum(V * V))))), np.float64)
             for V, C, norm in zip(drawn, sets.loadings, sets.norms, strict=True)
         )
 

@@ -42,8 +42,8 @@ def moved(Y: Array, Q: Array, L: Array, project: Callable[[Array], Array], steep
 
 def product(Y: Array, Q: Array) -> Array:
     """YQ for a symmetric Q."""
-    out = np.empty_like(Y)
-    panels.multiply(Y, Q, out)
+    out = np.empty(Y.shape)
+    panels.multiply(np.ascontiguousarray(Y), np.ascontiguousarray(Q), out)
     return out
 
 

@@ -90,7 +90,7 @@ def project_near(V: Array, C: Constraint, centre: Array, radius: float) -> Array
     """Π of C ∩ {‖Y − centre‖_F ≤ radius}: Π_C((V + μ·centre)/(1 + μ)) for the smallest μ ≥ 0 that reaches the ball."""
 
     def project(Q: Array, L: Array, _: Array) -> Solution:
-        return Solution(np.ascontiguousarray(C.project(L / Q[0, 0])), 0)
+        return Solution(np.ascontiguousarray(C.project(L / Q[0, 0]), np.float64), 0)
 
     return within_ball(project, np.eye(V.shape[1]), V, centre, radius, centre).Y
 
@@ -280,12 +280,12 @@ def gradient_solver(C: Constraint, tolerance: float, steps: int = 20_000) -> Sol
 
     def solve(Q: Array, L: Array, start: Array) -> Solution:
         steepness, diagonal = largest_row(Q), largest_diagonal(Q)
-        Y = Z = np.ascontiguousarray(C.project(start))
+        Y = Z = np.ascontiguousarray(C.project(start), np.float64)
         if steepness == 0.0:
             return Solution(Y, 0)
         momentum = 1.0
         for used in range(1, steps + 1):
-            new = np.ascontiguousarray(C.project(Z - half_gradient(Z, Q, L) / steepness))
+            new = np.ascontiguousarray(C.project(Z - half_gradient(Z, Q, L) / steepness), np.float64)
             if not isfinite(norm(new)):
                 return Solution(new, used)
             if kernels.distance(new, Z) <= tolerance * norm(new) and moved(new, Q, L, C.project, diagonal) <= tolerance:
