@@ -77,6 +77,8 @@ def runs(draw):
     """A problem and minibatches for it: 1 to 4 modes, sizes that vary, zeros, any scale, every option."""
     modes = draw(st.integers(1, 4))
     shape = tuple(draw(st.integers(1, 4 if modes > 2 else 6)) for _ in range(modes))
+    if modes == 2 and draw(st.booleans()):
+        shape = (shape[0], 48 + shape[1])  # enough in a row for two groups of modes
     rank, scale = draw(st.integers(1, 4)), 10.0 ** draw(st.integers(-3, 3))
     penalty = st.sampled_from([0.0, 0.0, 0.01, 0.3])
     problem = Problem(
