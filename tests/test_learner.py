@@ -1,6 +1,7 @@
 """What the paper proves of Algorithm 2, on every step of random runs, against the oracle that keeps all data."""
 
-from dataclasses import dataclass, field
+import pickle
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
@@ -25,6 +26,7 @@ from stream_ocpdl import (
 )
 from stream_ocpdl.ocpdl import aggregates as aggregates_module
 from stream_ocpdl.ocpdl import learner as learner_module
+from stream_ocpdl.ocpdl.batch import gather
 from stream_ocpdl.ocpdl.blocks import Blocks
 from stream_ocpdl.ocpdl.learner import warm_up
 from stream_ocpdl.ocpdl.quadratic import residual
@@ -484,3 +486,54 @@ def test_warm_up_leaves_no_trace():
     """It works for every kind of problem."""
     for options in ({}, {"dtype": "float32"}, {"missing": "impute"}, {"sparsity": 0.1, "ridge": 0.1}):
         warm_up(Problem(shape=(5, 4), rank=2, batch_size=3, **options))
+
+
+def test_in_single_precision_all_modes_see_one_B():
+    """The surrogate does not rise: what the first modes are solved from was rounded as B is."""
+    learner = Learner(Problem(shape=(4, 197), rank=27, batch_size=8, dtype="float32", radius=None))
+    for _ in range(12):
+        step = learner.step(np.ones((8, 4, 197), "float32"))
+
+        assert step.surrogate - step.surrogate_before <= 1e-12 * learner.state.aggregates.E
+
+
+def test_loadings_may_lie_in_any_order():
+    """A state that was made elsewhere, in Fortran's order, is the same state."""
+    problem, X = Problem(shape=(5, 200), rank=3, batch_size=4), np.random.default_rng(0).random((4, 5, 200))
+    learner = Learner(problem)
+    learner.step(X)
+    turned = replace(learner.state, loadings=tuple(map(np.asfortranarray, learner.state.loadings)))
+
+    assert Learner(problem, turned).step(X).surrogate == Learner(problem, learner.state).step(X).surrogate
+    assert np.allclose(stationarity(problem, turned), stationarity(problem, learner.state), rtol=1e-9, atol=1e-12)
+
+
+@dataclass(frozen=True)
+class Coarse:
+    """A user's set, which projects in single precision."""
+
+    nonnegative: bool = True
+
+    def project(self, V):
+        """Onto [0, 3]."""
+        return np.clip(V, 0, 3).astype("float32")
+
+    def norm_bound(self, rows, rank):
+        """Of the whole matrix."""
+        return 3 * np.sqrt(rows * rank)
+
+
+def test_a_set_may_project_in_single_precision():
+    """It is learned in double precision all the same."""
+    learner = Learner(Problem(shape=(6, 60), rank=3, batch_size=4, constraints=Coarse()))
+    learner.step(np.ones((4, 6, 60)))
+
+    assert all(U.dtype == np.float64 for U in learner.state.loadings)
+
+
+def test_a_batch_survives_a_pickle():
+    """A minibatch that was gathered in another process is learned as it is."""
+    problem, X = Problem(shape=(5, 20), rank=3, batch_size=4), np.random.default_rng(0).random((4, 5, 20))
+    batch, _ = gather(problem, list(X))
+
+    assert Learner(problem).step(pickle.loads(pickle.dumps(batch))).t == 1
