@@ -19,8 +19,8 @@ TILE = 256
 """Cells of a tile: ranges of cells begin at multiples of it, and a tile's accumulators stay in the first cache."""
 
 
-LANES = 32
-"""Running sums of an energy. Cell m of a tensor belongs to lane m mod LANES: an order of summation that is fixed, and
+SUMS = 32
+"""Running sums of an energy. Cell m of a tensor belongs to sum m mod SUMS: an order of summation that is fixed, and
 still becomes vector instructions."""
 
 
@@ -30,7 +30,7 @@ still becomes vector instructions."""
 @exact
 def scan(lo: int, hi: int, X: BigArray, energies: Array, negative: Flags) -> None:
     """‖X_j‖² of each tensor j in [lo, hi), and whether a cell is below zero. X (b, M) → energies (b), negative (b)."""
-    sums = np.empty(LANES)
+    sums = np.empty(SUMS)
     whole = X.shape[1] // TILE * TILE
     for j in range(lo, hi):
         sums[:] = 0.0
@@ -54,7 +54,7 @@ def all_good(energies: Array, negative: Flags, low: float, high: float, signed: 
 @exact
 def copy(source: BigArray, out: BigArray) -> tuple[float, bool]:
     """A tensor (M) → out (M) of any dtype; and what `scan` finds in the copy, read while it is in the first cache."""
-    sums = np.zeros(LANES)
+    sums = np.zeros(SUMS)
     whole = out.size // TILE * TILE
     below = False
     for first in range(0, whole, TILE):
@@ -74,7 +74,7 @@ def scatter(indices: Indices, values: BigArray, out: BigArray) -> tuple[float, b
 
     The first index that is not above the one before, or not a cell, ends it.
     """
-    sums = np.zeros(LANES)
+    sums = np.zeros(SUMS)
     below = False
     out[:] = 0.0
     last = -1
@@ -87,20 +87,20 @@ def scatter(indices: Indices, values: BigArray, out: BigArray) -> tuple[float, b
         if x < 0.0:
             below = True
         out[m] = values[k]
-        sums[m % LANES] += x * x
+        sums[m % SUMS] += x * x
     return total(sums), below, indices.size
 
 
 @exact
 def measure_tile(x: BigArray, sums: Array) -> bool:
-    """x² of a tile, cell m added to sums[m mod LANES]; whether a cell is below zero. A NaN shows in the sums only.
+    """x² of a tile, cell m added to sums[m mod SUMS]; whether a cell is below zero. A NaN shows in the sums only.
 
     Lanes are registers side by side; each adds its cells in ascending order.
     """
     zero = lowest = spread(0.0)
-    for k in range(0, LANES, 2 * GROUP):
+    for k in range(0, SUMS, 2 * GROUP):
         s, t = load(sums, k), load(sums, k + GROUP)
-        for m in range(k, TILE, LANES):
+        for m in range(k, TILE, SUMS):
             u, v = load(x, m), load(x, m + GROUP)
             s, t = s + u * u, t + v * v
             lowest = smaller(smaller(lowest, u), v)
@@ -115,7 +115,7 @@ def measure_rest(x: BigArray, sums: Array) -> bool:
     zero = lowest = spread(0.0)
     for m in range(0, x.size, GROUP):
         v = load_some(x, m, x.size - m)
-        store(sums, m % LANES, load(sums, m % LANES) + v * v)
+        store(sums, m % SUMS, load(sums, m % SUMS) + v * v)
         lowest = smaller(lowest, v)
     return some(zero - lowest)
 
@@ -123,7 +123,7 @@ def measure_rest(x: BigArray, sums: Array) -> bool:
 @exact
 def total(sums: Array) -> float:
     """The sum of the lanes, by halves. The sums are written."""
-    size = LANES
+    size = SUMS
     while size > 1:
         size //= 2
         for k in range(size):

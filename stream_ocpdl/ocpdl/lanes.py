@@ -249,7 +249,7 @@ instruction(load_some, LANES, (ARRAY, INDEX, INDEX), emit_load_some)
 instruction(store, types.none, (ARRAY, INDEX, LANES), emit_store)
 instruction(store_some, types.none, (ARRAY, INDEX, INDEX, LANES), emit_store_some)
 instruction(prefetch, types.none, (ARRAY, INDEX), emit_prefetch)
-instruction(fma, LANES, (LANES, LANES, LANES), lambda b, x, y, z: called(b, f"llvm.fma.v{GROUP}f64", REGISTER, x, y, z))
+instruction(fma, LANES, (LANES, LANES, LANES), emit_fma)
 instruction(total, types.float64, (LANES,), emit_total)
 instruction(take, LANES, (ARRAY, INDEX, INDEX), lambda b, a, m, k: b.load(address(b, a, m, k), align=8))
 instruction(

@@ -1,6 +1,7 @@
 """All that a learner knows after step t: loadings, aggregates, two counters and the scale.
 
-Nothing of ours writes a state after it was made. It has one canonical form in bytes:
+Nothing of ours writes a state after it was made, unless it was given away to be consumed (`advance`). It has one
+canonical form in bytes:
 
     b"OCPDL" · version (1 byte) · header length (4 bytes, little-endian) · header (JSON) · arrays
 
