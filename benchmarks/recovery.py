@@ -14,7 +14,8 @@ from stream_ocpdl.stream.batching import Batching
 from stream_ocpdl.stream.checkpoint import NoStore, manifest_of
 from stream_ocpdl.stream.kafka import Connection, KafkaSource, create_topics, produce
 from stream_ocpdl.stream.messages import Output, Tensor
-from stream_ocpdl.stream.pipeline import Plan, beginning
+from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.progress import beginning
 from stream_ocpdl.stream.recovery import recover
 from stream_ocpdl.stream.service import Pace, Ports, Service
 from stream_ocpdl.stream.topics import TopicJournal, TopicOutbox, Topics, TopicStore

@@ -26,10 +26,10 @@ from typing import Any
 
 import numpy as np
 
+from stream_ocpdl.config.settings import BatchingSettings, Input, PaceSettings, ProblemSettings, Settings
 from stream_ocpdl.errors import OcpdlError
 from stream_ocpdl.evidence import Evidence, examine
 from stream_ocpdl.ocpdl.learner import warm_up
-from stream_ocpdl.settings import BatchingSettings, Input, PaceSettings, ProblemSettings, Settings
 from stream_ocpdl.stream.kafka import Connection, committed, create_topics, delete_topics, produce, watermarks
 from stream_ocpdl.stream.messages import Code, Tensor, split
 from stream_ocpdl.stream.topics import Topics

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from stream_ocpdl.reference import schema, table
+from stream_ocpdl.config.reference import schema, table
 
 ROOT = Path(__file__).parents[1]
 SCHEMA, DOCS = ROOT / "schemas" / "settings.schema.json", ROOT / "docs" / "settings.md"

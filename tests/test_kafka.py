@@ -21,15 +21,16 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from stream_ocpdl import Problem, TensorProducer, read_codes, read_dead_letters, read_snapshots
+from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.errors import BrokerError, Fenced, InputLost
 from stream_ocpdl.evidence import examine
 from stream_ocpdl.ocpdl.state import State
-from stream_ocpdl.settings import Settings
 from stream_ocpdl.stream import kafka, topics
 from stream_ocpdl.stream.checkpoint import DirectoryStore, manifest_of, state_of
 from stream_ocpdl.stream.kafka import Connection, KafkaSource, Transactions, committed, read_committed
 from stream_ocpdl.stream.messages import GENESIS, Code, JournalRecord, Tensor, split
-from stream_ocpdl.stream.pipeline import Plan, Progress
+from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.progress import Progress
 from stream_ocpdl.stream.service import Ports, Service
 from stream_ocpdl.stream.topics import CHUNKS, TopicJournal, TopicOutbox, Topics, TopicStore
 from tests.conftest import REQUIRED

@@ -24,7 +24,9 @@ from stream_ocpdl.stream.messages import (
     frame,
     split,
 )
-from stream_ocpdl.stream.pipeline import Pipeline, Plan, beginning, replay
+from stream_ocpdl.stream.pipeline import Pipeline
+from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.progress import beginning, replay
 from stream_ocpdl.stream.service import Pace
 from tests.fakes import Crash, World, serve
 
@@ -475,7 +477,7 @@ def test_another_input_is_refused(monkeypatch):
 def test_other_conditions_are_refused(monkeypatch):
     """Under another numeric fingerprint equal bits cannot be expected: it is said, not tried."""
     world = learned()
-    monkeypatch.setattr("stream_ocpdl.stream.pipeline.fingerprint", lambda: "elsewhere")
+    monkeypatch.setattr("stream_ocpdl.stream.progress.fingerprint", lambda: "elsewhere")
 
     with pytest.raises(LineageError, match="here it is elsewhere"):
         serve(world, plan(), PACE)

@@ -177,7 +177,8 @@ def test_it_says_that_it_waits(caplog):
 def test_who_decides_what(monkeypatch):
     """An operator's settings go over our tuning, and what delivery depends on over both."""
     for kind in ("Consumer", "Producer"):
-        monkeypatch.setattr(kafka, kind, lambda settings, **_: settings)
+        monkeypatch.setattr(kafka.connection, kind, lambda settings, **_: settings)
+    monkeypatch.setattr(kafka.writing, "Producer", lambda settings, **_: settings)
     options = {
         "linger.ms": 77,
         "fetch.queue.backoff.ms": 77,

@@ -10,9 +10,9 @@ from jsonschema import Draft202012Validator
 
 from stream_ocpdl import errors
 from stream_ocpdl.cli import main
-from stream_ocpdl.clients import REFUSED
-from stream_ocpdl.places import all_places, field_at
-from stream_ocpdl.settings import Settings
+from stream_ocpdl.config.clients import REFUSED
+from stream_ocpdl.config.places import all_places, field_at
+from stream_ocpdl.config.settings import Settings
 from tests.reference import DOCS, ROOT, SCHEMA, generated
 
 

@@ -9,13 +9,13 @@ import yaml
 from click.testing import CliRunner
 
 from stream_ocpdl.cli import main
-from stream_ocpdl.clients import HIDDEN, REFUSED
-from stream_ocpdl.configuration import load, parse, show
+from stream_ocpdl.config.clients import HIDDEN, REFUSED
+from stream_ocpdl.config.loading import load, parse, show
+from stream_ocpdl.config.places import all_places, variable
+from stream_ocpdl.config.settings import Settings
+from stream_ocpdl.config.validation import semantics
 from stream_ocpdl.errors import SEMANTICS, ConfigError
 from stream_ocpdl.logs import written
-from stream_ocpdl.places import all_places, variable
-from stream_ocpdl.settings import Settings
-from stream_ocpdl.validation import semantics
 
 ROOT = Path(__file__).parents[1]
 GOOD = {"model": "m", "input": "t", "bootstrap_servers": "x:1", "problem": {"shape": [2, 2], "rank": 1}}

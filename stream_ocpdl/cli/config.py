@@ -6,8 +6,8 @@ from pathlib import Path
 import click
 
 from stream_ocpdl.cli.options import with_settings
-from stream_ocpdl.configuration import load, show
-from stream_ocpdl.reference import schema
+from stream_ocpdl.config.loading import load, show
+from stream_ocpdl.config.reference import schema
 
 
 @click.command()

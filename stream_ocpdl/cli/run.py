@@ -14,21 +14,21 @@ from types import FrameType
 import click
 
 from stream_ocpdl.cli.options import topics_create, with_settings
-from stream_ocpdl.configuration import load
+from stream_ocpdl.config.loading import load
+from stream_ocpdl.config.settings import Settings
+from stream_ocpdl.config.validation import semantics
 from stream_ocpdl.errors import BrokerError, OcpdlError
 from stream_ocpdl.logs import natural, written
 from stream_ocpdl.machine import processors
 from stream_ocpdl.ocpdl.learner import warm_up
 from stream_ocpdl.ocpdl.workers import Workers
-from stream_ocpdl.settings import Settings
 from stream_ocpdl.stream.checkpoint import CheckpointStore, DirectoryStore
 from stream_ocpdl.stream.kafka import Connection, KafkaSource, reach
-from stream_ocpdl.stream.pipeline import Plan
+from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import CrashPoint, no_crash
 from stream_ocpdl.stream.preflight import Scripts, prepare
 from stream_ocpdl.stream.service import Pace, Ports, Service
 from stream_ocpdl.stream.topics import TopicJournal, TopicOutbox, Topics, TopicStore
-from stream_ocpdl.validation import semantics
 
 log = logging.getLogger("stream_ocpdl")
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import click
 
 from stream_ocpdl.cli.options import topics_create, with_settings
-from stream_ocpdl.configuration import load
+from stream_ocpdl.config.loading import load
+from stream_ocpdl.config.settings import Settings
+from stream_ocpdl.config.validation import semantics
 from stream_ocpdl.errors import TOPICS
-from stream_ocpdl.settings import Settings
 from stream_ocpdl.stream.kafka import Connection, reach
 from stream_ocpdl.stream.preflight import Scripts, look
 from stream_ocpdl.stream.preflight import create as make
 from stream_ocpdl.stream.topics import Topics
-from stream_ocpdl.validation import semantics
 
 UNITS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 

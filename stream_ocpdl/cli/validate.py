@@ -6,8 +6,8 @@ from pathlib import Path
 import click
 
 from stream_ocpdl.cli.options import topics_create, with_settings
-from stream_ocpdl.configuration import load
-from stream_ocpdl.validation import validate as layers_of
+from stream_ocpdl.config.loading import load
+from stream_ocpdl.config.validation import validate as layers_of
 
 
 @click.command()

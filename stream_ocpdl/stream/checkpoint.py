@@ -17,7 +17,8 @@ from stream_ocpdl.errors import OcpdlError, StateError
 from stream_ocpdl.fingerprint import fingerprint
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.stream.messages import OWN, Manifest, unframe
-from stream_ocpdl.stream.pipeline import Plan, Progress
+from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.progress import Progress
 
 log = logging.getLogger("stream_ocpdl.checkpoint")
 

@@ -6,110 +6,35 @@ A `Progress` is all that decides what comes next: the state, the last link of th
 Live steps and replayed ones go through the same `learn`.
 """
 
-import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from typing import Any
 
-from stream_ocpdl.errors import ConfigError, DataError, DecodeError, LineageError
+from stream_ocpdl.errors import DataError, LineageError
 from stream_ocpdl.fingerprint import fingerprint
 from stream_ocpdl.ocpdl.batch import Batch, gather
-from stream_ocpdl.ocpdl.diagnostics import assumption_card
 from stream_ocpdl.ocpdl.learner import Step, advance
-from stream_ocpdl.ocpdl.problem import Problem
-from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
-from stream_ocpdl.stream.batching import Batcher, Batching, Cut, Item
-from stream_ocpdl.stream.formats import Format
-from stream_ocpdl.stream.intake import KEY, Intake
+from stream_ocpdl.stream.batching import Batcher, Cut, Item
+from stream_ocpdl.stream.intake import Intake
 from stream_ocpdl.stream.messages import (
     GENESIS,
-    Code,
-    DeadLetter,
-    Headers,
     JournalRecord,
     Output,
     Position,
     Record,
     Refused,
     Run,
-    Snapshot,
-    Version,
     checksum,
     link,
     runs,
 )
-from stream_ocpdl.stream.messages.fields import TEXT, Fields
+from stream_ocpdl.stream.outputs import codes, dead_letter, shown, snapshot
+from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.progress import Progress, within
 
 REFUSALS = 1000
 """The most in one record of the journal."""
-
-CARRIED = ("traceparent", "tracestate")
-"""The headers of a tensor that go with its code."""
-
-CARRIED_BYTES = 1024
-"""The most that one of them may have; W3C asks for 512 of a tracestate."""
-
-MODEL = "[A-Za-z0-9._-]{1,200}"
-"""The name of a model: topics are named after it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a model is to learn, from what, and how often it shows its dictionary."""
-
-    model: str
-    problem: Problem
-    batching: Batching = Batching()  # noqa: RUF009  (frozen)
-    snapshot_every: int = 100
-    """Steps between two snapshots."""
-    digest_every: int = 100
-    """Steps between two records of the journal that carry the digest of the state."""
-    topic: str = "input"
-    """The name of the input, for dead letters."""
-    format: Format = Format()  # noqa: RUF009
-    axes: tuple[str, ...] | None = None
-    """Names of the modes; without them the first tensor that has names gives them."""
-
-    def __post_init__(self) -> None:
-        if not re.fullmatch(MODEL, self.model):
-            raise ConfigError(
-                f"model must be 1 to 200 letters, digits, dots, dashes or underscores, not {self.model!r}"
-            )
-        if self.axes is not None and not (isinstance(self.axes, tuple) and self._named_right(self.axes)):
-            raise ConfigError(f"axes must be a list of {self.problem.modes} different names, not {self.axes!r}")
-        for name in ("snapshot_every", "digest_every"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ConfigError(f"{name} must be a whole number, at least 1, not {value!r}")
-
-    def _named_right(self, axes: tuple[str, ...]) -> bool:
-        with suppress(DecodeError):
-            return len(Fields({"kind": "", "axes": list(axes)}, "").axes()) == self.problem.modes
-        return False
-
-    def lineage(self) -> str:
-        """The digest of all that decides bits, beside the input and the order of its rows."""
-        return sha256(f"{self.problem.digest()} {self.format}".encode()).hexdigest()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Progress:
-    """How far a model has come. `link` is empty before the genesis."""
-
-    state: State
-    link: str
-    resume: dict[int, int]
-    """Where reading goes on."""
-    reached: dict[int, int]
-    """Below these offsets all is done, but for the open pieces."""
-    open: tuple[Run, ...] = ()
-    """Pieces that wait for the rest of their message."""
-    cursor: int = 0
-    ahead: tuple[Run, ...] = ()
-    axes: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -263,12 +188,6 @@ def _record(progress: Progress, previous: str, event: str = "refusal", **more: A
     )
 
 
-def within(record: Record, places: Iterable[Run]) -> bool:
-    """Whether a record is in one of these runs."""
-    partition, offset = record.position
-    return any(p == partition and first <= offset <= last for p, first, last in places)
-
-
 def _named(
     axes: tuple[str, ...] | None, rows: Sequence[Item]
 ) -> tuple[tuple[str, ...] | None, dict[Position, DataError]]:
@@ -280,126 +199,3 @@ def _named(
         if told is not None and told != axes:
             wrong[item.position] = DataError(f"axes is {list(told)}, those of the model are {list(axes or ())}")
     return axes, wrong
-
-
-# ── what is written ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def codes(plan: Plan, step: Step, rows: Iterable[Record]) -> Iterable[Output]:
-    """The codes of a step; each row is given by its record, or the one of its last piece."""
-    dictionary = Version(plan.model, step.t - 1)
-    for record, h, loss in zip(rows, step.codes, step.coding.losses, strict=True):
-        code = Code(dictionary, step.t, record.position, float(loss), h)
-        headers = (*_event(plan, "code", _place(record)), *_carried(record.headers))
-        yield Output("codes", record.key, code.to_bytes(), headers, max(record.timestamp, 0))
-
-
-def _carried(headers: Headers) -> Headers:
-    """The headers of a tensor that go with its code: one of each name, and none so long that a code could not go."""
-    first = {name: value for name, value in reversed(headers) if name in CARRIED and len(value or b"") <= CARRIED_BYTES}
-    return tuple(first.items())
-
-
-def shown(plan: Plan, t: int) -> bool:
-    """Whether the dictionary is shown after step t: after the first, and then now and then."""
-    return t == 1 or t % plan.snapshot_every == 0
-
-
-def snapshot(plan: Plan, progress: Progress, step: Step, identity: str) -> Output:
-    """The dictionary after a step."""
-    state, version = progress.state, Version(plan.model, step.t)
-    found = Snapshot(
-        version=version,
-        tensors=state.N,
-        loadings=state.loadings,
-        axes=progress.axes,
-        weight=step.weight,
-        schedule=str(plan.problem.weights)[:TEXT],
-        card=assumption_card(plan.problem, state),
-        atoms=tuple(range(plan.problem.rank)),
-        input=identity,
-        positions=progress.resume,
-    )
-    return Output("snapshots", b"%d" % version.shard, found.to_bytes(), _event(plan, "snapshot", str(version)))
-
-
-def dead_letter(plan: Plan, record: Record, error: str, reason: str) -> Output:
-    """A record that was refused."""
-    letter = DeadLetter(plan.topic, record, error, reason)
-    key = record.key if record.key and len(record.key) <= KEY else None
-    return Output("dead-letters", key, letter.to_bytes(), _event(plan, "dead-letter", _place(record)))
-
-
-def _place(record: Record) -> str:
-    return f"{record.position.partition}:{record.position.offset}"
-
-
-def _event(plan: Plan, kind: str, name: str) -> Headers:
-    """Headers as CloudEvents has them in its binary mode."""
-    return (
-        ("ce_specversion", b"1.0"),
-        ("ce_type", f"stream_ocpdl.{kind}".encode()),
-        ("ce_source", f"/stream_ocpdl/{plan.model}".encode()),
-        ("ce_id", name.encode()),
-        ("content-type", b"application/vnd.stream-ocpdl.v1"),
-    )
-
-
-# ── once more ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def beginning(plan: Plan, resume: dict[int, int]) -> Progress:
-    """The progress of a model that has seen nothing, and begins to read here."""
-    return Progress(State.initial(plan.problem), "", resume, resume, cursor=min(resume, default=0), axes=plan.axes)
-
-
-def replay(
-    plan: Plan, progress: Progress, value: bytes, used: Sequence[Record], workers: Workers = SERIAL
-) -> tuple[Progress, Step | None]:
-    """The progress after a record of the journal, from the input that it names. The record decides, and is checked."""
-    record = read_journal(value)
-    if record.previous != (progress.link or GENESIS):
-        raise LineageError(f"the journal record of step {record.t} does not follow the one before it")
-    if record.event == "genesis":
-        check_lineage(plan, record.lineage, record.fingerprint)
-    state, step = progress.state, None
-    if record.event == "step":
-        if checksum(*(row.value or b"" for row in used)) != record.checksum:
-            raise LineageError(f"the input of step {record.t} is not what it was when it was learned")
-        rows = Intake(plan.format, plan.problem.shape, ()).rows(used)
-        batch, _ = gather(plan.problem, [tensor.array for _, tensor in rows], workers)
-        state, step = advance(plan.problem, state, batch, workers, consume=True)
-        if (step.t, step.N, step.weight) != (record.t, record.N, record.weight):
-            raise LineageError(f"the journal has step {record.t}, {record.N} tensors; the replay {step.t}, {step.N}")
-    if record.state is not None and record.state != state.digest():
-        raise LineageError(f"the state after step {record.t} is not the one that the journal has")
-    return after(record, value, state), step
-
-
-def read_journal(value: bytes) -> JournalRecord:
-    """A record of the journal; one that cannot be read is of another history, or of a later release."""
-    try:
-        return JournalRecord.from_bytes(value)
-    except DecodeError as error:
-        raise LineageError(f"the journal has a record that this release cannot read: {error}") from error
-
-
-def after(record: JournalRecord, value: bytes, state: State) -> Progress:
-    """The progress after a record whose step led to this state."""
-    return Progress(
-        state, link(value), record.resume, record.reached, record.open, record.cursor, record.ahead, record.axes
-    )
-
-
-def check_lineage(plan: Plan, lineage: str | None, made_under: str | None) -> None:
-    """Raise unless a journal or a checkpoint was made for this problem, and under conditions that give its bits."""
-    if lineage != plan.lineage():
-        raise LineageError(
-            "the model was begun with another problem (shape, rank, penalties, weights, seed …) or input format;"
-            " restore those settings, or give the model another name"
-        )
-    if made_under != fingerprint():
-        raise LineageError(
-            f"the model's bits were made under the numeric fingerprint {made_under}, here it is {fingerprint()}:"
-            " another CPU, library or release; run it where it ran, or give the model another name"
-        )

@@ -18,8 +18,9 @@ from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.batching import PLENTY
 from stream_ocpdl.stream.checkpoint import Candidate, CheckpointStore, state_of
 from stream_ocpdl.stream.messages import Position, Record, Run, link
-from stream_ocpdl.stream.pipeline import Plan, Progress, after, beginning, check_lineage, read_journal, replay, within
+from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import Journal, Said, Source
+from stream_ocpdl.stream.progress import Progress, after, beginning, check_lineage, read_journal, replay, within
 
 Report = Callable[[str], None]
 

@@ -17,7 +17,8 @@ from stream_ocpdl.errors import ConfigError, Stopped
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.checkpoint import CheckpointStore, manifest_of
 from stream_ocpdl.stream.messages import DeadLetter, Output
-from stream_ocpdl.stream.pipeline import Pipeline, Plan
+from stream_ocpdl.stream.pipeline import Pipeline
+from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import CrashPoint, Journal, Outbox, Said, Source, no_crash
 from stream_ocpdl.stream.recovery import Recovered, Report, recover, starts
 

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias, get_args
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
-from stream_ocpdl.clients import hidden
-from stream_ocpdl.settings import Settings
+from stream_ocpdl.config.clients import hidden
+from stream_ocpdl.config.settings import Settings
 
 Place: TypeAlias = tuple[str, ...]
 """Of a setting: ("problem", "rank"). Those of librdkafka are one part: ("kafka", "extra", "linger.ms")."""

@@ -21,8 +21,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict, SettingsError
 
-from stream_ocpdl.errors import ConfigError
-from stream_ocpdl.places import (
+from stream_ocpdl.config.places import (
     PREFIX,
     Place,
     complaints,
@@ -33,7 +32,8 @@ from stream_ocpdl.places import (
     unknown_variables,
     variable,
 )
-from stream_ocpdl.settings import Settings
+from stream_ocpdl.config.settings import Settings
+from stream_ocpdl.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

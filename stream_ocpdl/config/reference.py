@@ -5,8 +5,8 @@ from typing import Any, get_args
 
 from pydantic_core import PydanticUndefined
 
-from stream_ocpdl.places import Place, all_places, field_at, is_secret, variable
-from stream_ocpdl.settings import Settings
+from stream_ocpdl.config.places import Place, all_places, field_at, is_secret, variable
+from stream_ocpdl.config.settings import Settings
 
 WORDS = {int: "whole number", float: "number", str: "text", type(None): "null", bool: "true or false"}
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from stream_ocpdl.config.settings import Settings, together
 from stream_ocpdl.errors import SEMANTICS, TOPICS, BrokerError, ConfigError, OcpdlError
-from stream_ocpdl.settings import Settings, together
 from stream_ocpdl.stream.kafka import Connection, check_options, reach
-from stream_ocpdl.stream.pipeline import Plan
+from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.preflight import Finding, Scripts, look
 from stream_ocpdl.stream.service import Pace
 from stream_ocpdl.stream.topics import Topics

@@ -1,4 +1,4 @@
-"""The settings of a service, typed. Where they come from, `configuration` knows.
+"""The settings of a service, typed. Where they come from, `loading` knows.
 
 Types are checked here; what the values mean is checked by those that use them (`Problem`, `Batching`, `Pace`, `Plan`),
 and their word is passed on with the place of the setting. Defaults are theirs, too.
@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr
 
-from stream_ocpdl.clients import Kafka, Section
+from stream_ocpdl.config.clients import Kafka, Section
 from stream_ocpdl.errors import ConfigError
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.stream.batching import Batching
 from stream_ocpdl.stream.formats import Format, Name
-from stream_ocpdl.stream.pipeline import Plan
+from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.service import Pace
 
 
@@ -133,7 +133,7 @@ class Settings(Section):
         return Pace(**self.pace.model_dump())
 
     def save(self, path: Path) -> None:
-        """Write a file that `configuration.load` reads. It has no secrets: those stay where they came from."""
+        """Write a file that `loading.load` reads. It has no secrets: those stay where they came from."""
         path.write_text(json.dumps(without_secrets(self.model_dump(exclude_defaults=True)), indent=1) + "\n")
 
     def _batching(self) -> Batching:

@@ -1,0 +1,1 @@
+"""The settings of a service: typed, gathered, explained and checked."""

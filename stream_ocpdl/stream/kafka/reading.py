@@ -1,0 +1,206 @@
+"""Committed records: from an offset to the end, on and on, or as the input of a model."""
+
+import ctypes
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, cast
+
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+from stream_ocpdl.errors import BrokerError, InputLost
+from stream_ocpdl.stream.kafka.admin import partitions_of, topic_id
+from stream_ocpdl.stream.kafka.connection import Connection
+from stream_ocpdl.stream.messages import Headers, Position, Record
+
+log = logging.getLogger("stream_ocpdl.kafka")
+
+
+def watermarks(connection: Connection, topic: str, partitions: Collection[int]) -> dict[int, tuple[int, int]]:
+    """The lowest offset and the high watermark of each partition, open transactions included."""
+    with closing(connection.consumer(**{"isolation.level": "read_uncommitted"})) as consumer:
+        partitions_of(consumer, topic, connection.patience)
+        return {p: _watermarks(consumer, topic, p, connection.patience) for p in partitions}
+
+
+def _watermarks(consumer: Consumer, topic: str, partition: int, patience: float) -> tuple[int, int]:
+    try:
+        answer = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=patience)
+    except KafkaException as error:
+        raise BrokerError(f"{topic}[{partition}] does not answer: {error.args[0].str()}") from error
+    if answer is None:
+        raise BrokerError(f"{topic}[{partition}] does not answer within {patience:g} s")
+    return answer
+
+
+def offsets_at(connection: Connection, topic: str, timestamp: int) -> dict[int, int]:
+    """For each partition the offset of the first record written at a time (milliseconds since 1970) or after."""
+    with closing(connection.consumer()) as consumer:
+        wanted = [TopicPartition(topic, p, timestamp) for p in partitions_of(consumer, topic, connection.patience)]
+        try:
+            found = consumer.offsets_for_times(wanted, timeout=connection.patience)
+        except KafkaException as error:
+            raise BrokerError(f"{topic} does not answer: {error.args[0].str()}") from error
+        ends = {p.partition: _watermarks(consumer, topic, p.partition, connection.patience)[1] for p in found}
+        return {p.partition: p.offset if p.offset >= 0 else ends[p.partition] for p in found}
+
+
+def read_committed(connection: Connection, topic: str, partition: int, start: int = 0) -> Iterator[Record]:
+    """The committed records from an offset to the present end."""
+    low, end = watermarks(connection, topic, [partition])[partition]
+    reached, deadline = max(start, low), time.monotonic() + connection.patience
+    if reached >= end:
+        return
+    with closing(connection.consumer()) as consumer:
+        partitions_of(consumer, topic, connection.patience)
+        consumer.assign([TopicPartition(topic, partition, reached)])
+        while reached < end:
+            for message in consumer.consume(500, 0.05):
+                error = message.error()
+                if error is not None:
+                    _raise_on_read(error, topic, partition)
+                elif cast(int, message.offset()) < end:
+                    deadline = time.monotonic() + connection.patience
+                    yield record_of(message)
+            reached = max(reached, consumer.position([TopicPartition(topic, partition)])[0].offset)
+            if time.monotonic() > deadline:
+                raise BrokerError(
+                    f"{topic}[{partition}] is stuck at offset {reached} of {end}: another producer left a transaction"
+                    " open; it ends by itself after that producer's transaction.timeout.ms"
+                )
+
+
+def follow(connection: Connection, topic: str, starts: Mapping[int, int], idle: Callable[[], bool]) -> Iterator[Record]:
+    """Committed records from these offsets on, also those that are still to come, until `idle` says to end.
+
+    It is asked whenever nothing came for a tenth of a second.
+    """
+    with closing(connection.consumer()) as consumer:
+        partitions_of(consumer, topic, connection.patience)
+        consumer.assign([TopicPartition(topic, p, offset) for p, offset in starts.items()])
+        while True:
+            messages = consumer.consume(500, 0.1)
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    yield record_of(message)
+                else:
+                    _raise_on_read(error, topic, cast(int, message.partition()))
+            if not messages and idle():
+                return
+
+
+def record_of(message: Message) -> Record:
+    """What we want of a message of the client."""
+    position = Position(cast(int, message.partition()), cast(int, message.offset()))
+    return Record(position, message.key(), message.value(), _headers(message), max(message.timestamp()[1], -1))
+
+
+def _headers(message: Message) -> Headers:
+    """The headers of a message; none if they cannot be read.
+
+    A name that is not UTF-8 leaves an exception that comes up anywhere later, and in the client's list a null pointer:
+    to look at that entry in Python would end the process. So the list is looked at from outside first, through a call
+    that also raises what is pending.
+    """
+    try:
+        headers = message.headers()
+        if headers is None:
+            return ()
+        for index in range(len(headers)):
+            if _address(headers, index) is None:
+                return ()
+    except (UnicodeError, SystemError, ctypes.ArgumentError):
+        return ()
+    return tuple(cast(Headers, headers))
+
+
+_address = ctypes.pythonapi.PyList_GetItem
+_address.argtypes, _address.restype = [ctypes.py_object, ctypes.c_ssize_t], ctypes.c_void_p
+
+
+def _raise_on_read(error: KafkaError, topic: str, partition: int) -> None:
+    """Refuse what cannot mend itself."""
+    if error.code() == KafkaError._AUTO_OFFSET_RESET:
+        raise InputLost(
+            f"{topic}[{partition}] no longer has the offset that has to be read ({error.str()}): its retention is"
+            " shorter than the time since the last checkpoint, or the topic was made anew"
+        )
+    if error.fatal() or error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED):
+        raise BrokerError(f"{topic}[{partition}] cannot be read: {error.str()}")
+    log.warning("reading: %s", error.str(), extra={"topic": topic, "partition": partition})
+
+
+def committed(connection: Connection, group: str, topic: str) -> dict[int, int]:
+    """The offsets that a group has committed; partitions without one are left out."""
+    with closing(connection.consumer(**{"group.id": group})) as consumer:
+        partitions = [TopicPartition(topic, p) for p in partitions_of(consumer, topic, connection.patience)]
+        deadline = time.monotonic() + connection.patience
+        while True:
+            try:
+                found = consumer.committed(partitions, timeout=5.0)
+            except KafkaException as error:  # it times out for as long as a transaction with offsets is open
+                if time.monotonic() > deadline:
+                    raise BrokerError(f"group {group} does not answer: {error.args[0].str()}") from error
+            else:
+                return {place.partition: place.offset for place in found if place.offset >= 0}
+
+
+class KafkaSource:
+    """The input of a model, read by assignment."""
+
+    def __init__(self, connection: Connection, topic: str, group: str) -> None:
+        self._connection, self._topic = connection, topic
+        self._consumer = connection.consumer(**{"group.id": group})
+        self.partitions: Sequence[int] = partitions_of(self._consumer, topic, connection.patience)
+        self.identity = f"{topic} ({topic_id(connection, topic)}, {len(self.partitions)} partitions)"
+        self._paused: set[int] = set()
+
+    def earliest(self) -> dict[int, int]:
+        """The lowest offset of each partition."""
+        return {p: low for p, (low, _) in watermarks(self._connection, self._topic, self.partitions).items()}
+
+    def start(self, positions: Mapping[int, int]) -> None:
+        """Read on from these offsets."""
+        self._pause_all_but(self.partitions)  # a partition stays paused through an assignment
+        self._consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in positions.items()])
+
+    def poll(self, limit: int, timeout: float, hungry: Collection[int]) -> list[Record]:
+        """Records of the hungry partitions; the others are paused for as long as they are not."""
+        self._pause_all_but(hungry)
+        records = []
+        for message in self._consumer.consume(limit, timeout):
+            error = message.error()
+            if error is not None:
+                _raise_on_read(error, self._topic, cast(int, message.partition()))
+            else:
+                records.append(record_of(message))
+        return records
+
+    def positions(self, offsets: Mapping[int, int]) -> tuple[list[TopicPartition], Any]:
+        """Consumed offsets as a transaction takes them."""
+        consumed = [TopicPartition(self._topic, p, offset) for p, offset in offsets.items()]
+        return consumed, self._consumer.consumer_group_metadata()
+
+    def close(self) -> None:
+        """Leave."""
+        self._consumer.close()
+
+    def _pause_all_but(self, hungry: Collection[int]) -> None:
+        full = {p for p in self.partitions if p not in hungry}
+        if full == self._paused:
+            return
+        for change, which in (
+            (self._consumer.pause, full - self._paused),
+            (self._consumer.resume, self._paused - full),
+        ):
+            if which:
+                change([TopicPartition(self._topic, p) for p in which])
+        self._paused = full

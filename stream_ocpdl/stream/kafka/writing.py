@@ -1,0 +1,225 @@
+"""Records out: one by one, or in a transaction with the positions that they came from."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from itertools import chain, pairwise
+from typing import Any, NamedTuple, cast
+
+from confluent_kafka import (
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+
+from stream_ocpdl.errors import BrokerError, Fenced, OcpdlError
+from stream_ocpdl.stream.kafka.connection import LARGEST, Connection
+from stream_ocpdl.stream.messages import Headers
+from stream_ocpdl.stream.ports import CrashPoint, no_crash
+
+log = logging.getLogger("stream_ocpdl.kafka")
+
+FENCED = (KafkaError._FENCED, KafkaError._FATAL, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
+"""What a producer is told when its id has been taken over, or its transaction timed out, which looks the same."""
+
+
+class Row(NamedTuple):
+    """A record to be written."""
+
+    topic: str
+    partition: int
+    """−1: by the key."""
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    timestamp: int = 0
+    """Milliseconds since 1970; 0 for now."""
+
+
+class Writer:
+    """An idempotent producer with a bounded queue; each partition gets its records once and in order."""
+
+    def __init__(self, connection: Connection, queue_bytes: int = 64_000_000) -> None:
+        rules = {
+            "enable.idempotence": True,
+            "message.max.bytes": LARGEST,
+            "queue.buffering.max.kbytes": max(1, queue_bytes // 1000),
+            "delivery.timeout.ms": int(1000 * connection.patience),
+        }
+        self._producer = Producer({"linger.ms": 5} | connection.common() | rules, logger=log)
+        self._patience = connection.patience
+        self._failed: list[str] = []
+
+    def write(self, topic: str, value: bytes | None, key: bytes | None, partition: int, wait: float) -> bool:
+        """Queue a record; false if there was no room for it within so many seconds."""
+        self._raise_failed()
+        deadline = time.monotonic() + wait
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, on_delivery=self._report)
+            except BufferError:
+                if time.monotonic() >= deadline:
+                    return False
+                self._producer.poll(min(0.1, wait))
+            except KafkaException as error:
+                raise BrokerError(f"{topic} takes no such record: {error.args[0].str()}") from error
+            else:
+                self._producer.poll(0)
+                return True
+
+    def flush(self) -> None:
+        """Wait until everything queued has arrived."""
+        left = self._producer.flush(self._patience)
+        self._raise_failed()
+        if left:
+            raise BrokerError(f"{left} records could not be written in {self._patience:g} s; they are still queued")
+
+    def _report(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._failed.append(f"a record for {message.topic()} was not delivered: {error.str()}")
+
+    def _raise_failed(self) -> None:
+        if self._failed:
+            count, first = len(self._failed), self._failed[0]
+            self._failed.clear()
+            raise BrokerError(first if count == 1 else f"{first} (and {count - 1} more)")
+
+
+def produce(connection: Connection, topic: str, rows: Iterable[tuple[int, bytes | None]]) -> None:
+    """Write values to given partitions, in order, and wait until all are there."""
+    writer = Writer(connection)
+    for partition, value in rows:
+        if not writer.write(topic, value, None, partition, connection.patience):
+            raise BrokerError(f"{topic} takes no records within {connection.patience:g} s")
+    writer.flush()
+
+
+class Transactions:
+    """A transactional producer that knows which error means what."""
+
+    def __init__(self, connection: Connection, transactional_id: str, timeout_ms: int = 180_000) -> None:
+        self._patience = connection.patience
+        self._timeout = min(10.0, connection.patience)
+        self._abandon = connection.abandon
+        self.id = transactional_id
+        self._producer = connection.producer(transactional_id, **{"transaction.timeout.ms": timeout_ms})
+
+    def open(self) -> None:
+        """Fence every predecessor and abort what it left open."""
+        self._insist(partial(self._producer.init_transactions, self._timeout), self._deadline())
+
+    def write(
+        self,
+        records: Callable[[], Iterable[Row]],
+        consumed: tuple[list[TopicPartition], Any] | None = None,
+        at: CrashPoint = no_crash,
+    ) -> int:
+        """One transaction of records and consumed offsets; the offset of the last record.
+
+        Written again from the start, with the same bytes, for as long as it is aborted and there is patience.
+        """
+        deadline = self._deadline()
+        watchdog = threading.Timer(2 * self._patience, self._abandon, [f"{self.id}: a call into the client hangs"])
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            return self._write(records, consumed, at, deadline)
+        except BrokerError:
+            with suppress(KafkaException):  # or readers would wait for it until it times out
+                self._producer.abort_transaction(self._timeout)
+            raise
+        finally:
+            watchdog.cancel()
+
+    def _write(self, records: Callable[[], Iterable[Row]], consumed: Any, at: CrashPoint, deadline: float) -> int:
+        while True:
+            try:
+                return self._attempt(records, consumed, at, deadline)
+            except _Aborted as why:
+                if time.monotonic() > deadline:
+                    raise BrokerError(f"no transaction of {self.id} went through: {why}") from why
+                log.warning("a transaction of %s was aborted and is written again: %s", self.id, why)
+                time.sleep(0.05)
+
+    def _attempt(self, records: Callable[[], Iterable[Row]], consumed: Any, at: CrashPoint, deadline: float) -> int:
+        last: list[int] = []
+
+        def report(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                last.append(cast(int, message.offset()))
+            else:
+                log.warning("%s: a record was not delivered: %s", self.id, error.str())
+
+        at("before-produce")
+        self._insist(self._producer.begin_transaction, deadline)
+        for row, following in pairwise(chain(records(), [None])):
+            if row is not None:
+                self._produce(row, report if following is None else None, deadline)
+        at("after-produce")
+        if consumed is not None:
+            offsets, group = consumed
+            self._insist(partial(self._producer.send_offsets_to_transaction, offsets, group, self._timeout), deadline)
+        at("before-commit")
+        self._insist(partial(self._producer.commit_transaction, self._timeout), deadline)
+        at("after-commit")
+        while not last:
+            self._producer.poll(0.01)
+            if time.monotonic() > deadline:
+                raise BrokerError(f"{self.id}: no report of a record that was committed")
+        return last[0]
+
+    def _produce(self, row: Row, report: Any, deadline: float) -> None:
+        topic, partition, key, value, headers, timestamp = row
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, report, None, timestamp, list(headers))
+                self._producer.poll(0)
+            except BufferError:
+                self._producer.poll(0.1)
+                if time.monotonic() > deadline:
+                    raise BrokerError(f"{topic} takes no records: the queue of the producer stays full") from None
+            except KafkaException as raised:
+                self._judge(raised, deadline)
+            else:
+                return
+
+    def _insist(self, call: Callable[[], Any], deadline: float) -> None:
+        """Call until it works, for as long as the error can mend itself."""
+        while True:
+            try:
+                call()
+            except KafkaException as raised:
+                self._judge(raised, deadline)
+            else:
+                return
+
+    def _judge(self, raised: KafkaException, deadline: float) -> None:
+        """Raise what an error means; return if the same call may be made again."""
+        error: KafkaError = raised.args[0]
+        if error.code() in FENCED:
+            raise Fenced(f"another process writes as {self.id} now") from raised
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            raise BrokerError(
+                f"{self.id}: a record is larger than the broker takes: raise max.message.bytes"
+            ) from raised
+        if error.txn_requires_abort():
+            self._insist(partial(self._producer.abort_transaction, self._timeout), deadline)
+            raise _Aborted(error.str()) from raised
+        if error.fatal() or not error.retriable():
+            raise BrokerError(f"{self.id}: {error.str()}") from raised
+        if time.monotonic() > deadline:
+            raise BrokerError(f"{self.id}: given up after {self._patience:g} s: {error.str()}") from raised
+        log.warning("%s: %s; trying again", self.id, error.str())
+        time.sleep(0.05)
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._patience
+
+
+class _Aborted(OcpdlError):
+    """The transaction was aborted; the same one may be written again."""

@@ -1,0 +1,85 @@
+"""What a step gives to the world: codes, dead letters, snapshots. The same from a replay as from the step itself."""
+
+from collections.abc import Iterable
+
+from stream_ocpdl.ocpdl.diagnostics import assumption_card
+from stream_ocpdl.ocpdl.learner import Step
+from stream_ocpdl.stream.intake import KEY
+from stream_ocpdl.stream.messages import (
+    Code,
+    DeadLetter,
+    Headers,
+    Output,
+    Record,
+    Snapshot,
+    Version,
+)
+from stream_ocpdl.stream.messages.fields import TEXT
+from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.progress import Progress
+
+CARRIED = ("traceparent", "tracestate")
+"""The headers of a tensor that go with its code."""
+
+CARRIED_BYTES = 1024
+"""The most that one of them may have; W3C asks for 512 of a tracestate."""
+
+
+def codes(plan: Plan, step: Step, rows: Iterable[Record]) -> Iterable[Output]:
+    """The codes of a step; each row is given by its record, or the one of its last piece."""
+    dictionary = Version(plan.model, step.t - 1)
+    for record, h, loss in zip(rows, step.codes, step.coding.losses, strict=True):
+        code = Code(dictionary, step.t, record.position, float(loss), h)
+        headers = (*_event(plan, "code", _place(record)), *_carried(record.headers))
+        yield Output("codes", record.key, code.to_bytes(), headers, max(record.timestamp, 0))
+
+
+def _carried(headers: Headers) -> Headers:
+    """The headers of a tensor that go with its code: one of each name, and none so long that a code could not go."""
+    first = {name: value for name, value in reversed(headers) if name in CARRIED and len(value or b"") <= CARRIED_BYTES}
+    return tuple(first.items())
+
+
+def shown(plan: Plan, t: int) -> bool:
+    """Whether the dictionary is shown after step t: after the first, and then now and then."""
+    return t == 1 or t % plan.snapshot_every == 0
+
+
+def snapshot(plan: Plan, progress: Progress, step: Step, identity: str) -> Output:
+    """The dictionary after a step."""
+    state, version = progress.state, Version(plan.model, step.t)
+    found = Snapshot(
+        version=version,
+        tensors=state.N,
+        loadings=state.loadings,
+        axes=progress.axes,
+        weight=step.weight,
+        schedule=str(plan.problem.weights)[:TEXT],
+        card=assumption_card(plan.problem, state),
+        atoms=tuple(range(plan.problem.rank)),
+        input=identity,
+        positions=progress.resume,
+    )
+    return Output("snapshots", b"%d" % version.shard, found.to_bytes(), _event(plan, "snapshot", str(version)))
+
+
+def dead_letter(plan: Plan, record: Record, error: str, reason: str) -> Output:
+    """A record that was refused."""
+    letter = DeadLetter(plan.topic, record, error, reason)
+    key = record.key if record.key and len(record.key) <= KEY else None
+    return Output("dead-letters", key, letter.to_bytes(), _event(plan, "dead-letter", _place(record)))
+
+
+def _place(record: Record) -> str:
+    return f"{record.position.partition}:{record.position.offset}"
+
+
+def _event(plan: Plan, kind: str, name: str) -> Headers:
+    """Headers as CloudEvents has them in its binary mode."""
+    return (
+        ("ce_specversion", b"1.0"),
+        ("ce_type", f"stream_ocpdl.{kind}".encode()),
+        ("ce_source", f"/stream_ocpdl/{plan.model}".encode()),
+        ("ce_id", name.encode()),
+        ("content-type", b"application/vnd.stream-ocpdl.v1"),
+    )

@@ -1,0 +1,54 @@
+"""What a model is to learn, and from what."""
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+
+from stream_ocpdl.errors import ConfigError, DecodeError
+from stream_ocpdl.ocpdl.problem import Problem
+from stream_ocpdl.stream.batching import Batching
+from stream_ocpdl.stream.formats import Format
+from stream_ocpdl.stream.messages.fields import Fields
+
+MODEL = "[A-Za-z0-9._-]{1,200}"
+"""The name of a model: topics are named after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a model is to learn, from what, and how often it shows its dictionary."""
+
+    model: str
+    problem: Problem
+    batching: Batching = Batching()  # noqa: RUF009  (frozen)
+    snapshot_every: int = 100
+    """Steps between two snapshots."""
+    digest_every: int = 100
+    """Steps between two records of the journal that carry the digest of the state."""
+    topic: str = "input"
+    """The name of the input, for dead letters."""
+    format: Format = Format()  # noqa: RUF009
+    axes: tuple[str, ...] | None = None
+    """Names of the modes; without them the first tensor that has names gives them."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(MODEL, self.model):
+            raise ConfigError(
+                f"model must be 1 to 200 letters, digits, dots, dashes or underscores, not {self.model!r}"
+            )
+        if self.axes is not None and not (isinstance(self.axes, tuple) and self._named_right(self.axes)):
+            raise ConfigError(f"axes must be a list of {self.problem.modes} different names, not {self.axes!r}")
+        for name in ("snapshot_every", "digest_every"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ConfigError(f"{name} must be a whole number, at least 1, not {value!r}")
+
+    def _named_right(self, axes: tuple[str, ...]) -> bool:
+        with suppress(DecodeError):
+            return len(Fields({"kind": "", "axes": list(axes)}, "").axes()) == self.problem.modes
+        return False
+
+    def lineage(self) -> str:
+        """The digest of all that decides bits, beside the input and the order of its rows."""
+        return sha256(f"{self.problem.digest()} {self.format}".encode()).hexdigest()
