@@ -21,8 +21,9 @@ from stream_ocpdl.fingerprint import fingerprint
 from stream_ocpdl.ocpdl.arrays import Sparse
 from stream_ocpdl.ocpdl.constraints import NonnegativeBall, NonnegativeColumns
 from stream_ocpdl.ocpdl.diagnostics import assumption_card, stationarity
-from stream_ocpdl.ocpdl.learner import Learner, Step
+from stream_ocpdl.ocpdl.learner import Learner
 from stream_ocpdl.ocpdl.problem import Problem
+from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.schedules import Balanced, Constant, PowerLaw
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import Workers

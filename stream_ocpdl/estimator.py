@@ -9,8 +9,9 @@ from stream_ocpdl.errors import DataError, StateError
 from stream_ocpdl.ocpdl.arrays import Array
 from stream_ocpdl.ocpdl.batch import as_array, read_batch
 from stream_ocpdl.ocpdl.constraints import Constraint
-from stream_ocpdl.ocpdl.learner import Learner, Step
+from stream_ocpdl.ocpdl.learner import Learner
 from stream_ocpdl.ocpdl.problem import WEIGHTS, Problem
+from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.schedules import Schedule
 
 

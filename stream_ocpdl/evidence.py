@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from stream_ocpdl.config.settings import Settings
-from stream_ocpdl.ocpdl.learner import Step
+from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.stream.assembly import whole
 from stream_ocpdl.stream.checkpoint import NoStore
 from stream_ocpdl.stream.intake import Intake

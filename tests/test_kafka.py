@@ -256,7 +256,7 @@ def checkpoint(name, problem, t):
     """A state with numbers in it, and its manifest."""
     empty = State.initial(problem)
     B = np.random.default_rng(t).random(empty.aggregates.B.shape)
-    state = replace(empty, t=t, N=t, aggregates=empty.aggregates._replace(B=B))
+    state = empty._replace(t=t, N=t, aggregates=empty.aggregates._replace(B=B))
     return manifest_of(Plan(name, problem), Progress(state, GENESIS, {0: 0}, {0: 0}), t, "input"), state
 
 

@@ -1,7 +1,7 @@
 """What the paper proves of Algorithm 2, on every step of random runs, against the oracle that keeps all data."""
 
 import pickle
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
@@ -25,7 +25,7 @@ from stream_ocpdl import (
     stationarity,
 )
 from stream_ocpdl.ocpdl import aggregates as aggregates_module
-from stream_ocpdl.ocpdl import learner as learner_module
+from stream_ocpdl.ocpdl import small as small_module
 from stream_ocpdl.ocpdl.batch import gather
 from stream_ocpdl.ocpdl.blocks import Blocks
 from stream_ocpdl.ocpdl.learner import warm_up
@@ -457,8 +457,8 @@ def test_small_and_large_problems_are_learned_alike(monkeypatch):
     stream = mixture((12, 9, 7), 3, 10, seed=1)
     X = np.concatenate([next(stream) for _ in range(20)])
     found = []
-    for small in (learner_module.SMALL, 0):
-        for module in (learner_module, aggregates_module):
+    for small in (small_module.SMALL, 0):
+        for module in (small_module, aggregates_module):
             monkeypatch.setattr(module, "SMALL", small)
         learner = Learner(Problem(shape=(12, 9, 7), rank=3, batch_size=10))
         steps = [learner.step(X[k : k + 10]) for k in range(0, 200, 10)]
@@ -502,7 +502,7 @@ def test_loadings_may_lie_in_any_order():
     problem, X = Problem(shape=(5, 200), rank=3, batch_size=4), np.random.default_rng(0).random((4, 5, 200))
     learner = Learner(problem)
     learner.step(X)
-    turned = replace(learner.state, loadings=tuple(map(np.asfortranarray, learner.state.loadings)))
+    turned = learner.state._replace(loadings=tuple(map(np.asfortranarray, learner.state.loadings)))
 
     assert Learner(problem, turned).step(X).surrogate == Learner(problem, learner.state).step(X).surrogate
     assert np.allclose(stationarity(problem, turned), stationarity(problem, learner.state), rtol=1e-9, atol=1e-12)

@@ -1,6 +1,6 @@
 """`stream-ocpdl demo`: a stream with a known dictionary, and the learner finding it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import permutations
 
 import click
@@ -66,7 +66,7 @@ def stream(truth: list[Array], steps: int, random: np.random.Generator) -> Itera
         yield X + NOISE * random.exponential(size=X.shape)
 
 
-def similarity(loadings: tuple[Array, ...], truth: list[Array]) -> float:
+def similarity(loadings: Sequence[Array], truth: list[Array]) -> float:
     """Mean cosine of true and learned atoms, matched one to one."""
     cosines = np.ones((RANK, RANK))
     for U, V in zip(loadings, truth, strict=True):

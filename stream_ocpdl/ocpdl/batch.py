@@ -65,20 +65,21 @@ class Batch:
 
 def open_batch(problem: Problem, X: Any) -> Batch:
     """What will be a batch when it is checked; `read_batch` does that, or whoever measures it first."""
-    return X if isinstance(X, Batch) else Batch(_as_batch(problem, X), UNKNOWN)
+    if not isinstance(X, Batch):
+        return Batch(_as_batch(problem, X), UNKNOWN)
+    if X.X.shape[1:] != problem.shape or X.X.dtype != DTYPES[problem.dtype]:
+        raise DataError(f"the batch has {X.X.dtype} tensors of shape {X.X.shape[1:]}: it is of another problem")
+    return X
 
 
 def read_batch(problem: Problem, X: Any, workers: Workers = SERIAL) -> Batch:
     """Check and, only where the kernels need it, convert. A batch that was read before is taken as it is."""
-    if isinstance(X, Batch) and not X.measured:
-        X = X.X
-    if isinstance(X, Batch):
-        if X.X.shape[1:] != problem.shape or X.X.dtype != DTYPES[problem.dtype]:
-            raise DataError(f"the batch has {X.X.dtype} tensors of shape {X.X.shape[1:]}: it is of another problem")
-        if X.missing is not None and problem.missing == "reject" and len(X.gaps) > 0:
+    batch = open_batch(problem, X)
+    if batch.measured:
+        if batch.missing is not None and problem.missing == "reject" and len(batch.gaps) > 0:
             raise DataError("the batch has missing cells, which this problem rejects: it is of another problem")
-        return X
-    X = _as_batch(problem, X)
+        return batch
+    X = batch.X
     b = len(X)
     energies, negative = np.empty(b), np.empty(b, np.bool_)
     workers.run(kernels.scan, b, X.size / b, X.reshape(b, -1), energies, negative)

@@ -19,55 +19,63 @@ from stream_ocpdl.ocpdl.panels import absorb_and_fold, add_product, correlate, g
 from stream_ocpdl.ocpdl.rows import most_rounds, solve_rows
 from stream_ocpdl.ocpdl.solvers import FLAT, ROUNDING
 
-USED, AT_BOUND, ROUNDS = 0, 1, 2
-"""What the counts of a step are: rounds of the coding, codes at their upper bound, and from there rounds by mode."""
+NORMS, SIGNED, SPARSITY, RIDGE, UPPER, TOLERANCE = range(6)
+"""What the rules of a problem are: how far from one a norm may be, whether cells may be negative, λ of ‖H‖₁, λ₂ of
+‖H‖², the upper bound of a code, and the residual at which a sub-problem counts as solved."""
 
-E, P, BEFORE, AFTER, MOVEMENTS = 0, 1, 2, 3, 4
-"""What its sums are: E and P of the aggregates (those of the past before), f̂_t before and after, from there
-‖U_t − U_{t−1}‖ by mode, and then the radii."""
+BOUNDS, RADII = range(2)
+"""What its limits are, by mode; none at all if modes have sets that are not balls."""
+
+BEFORE, AFTER, MODES = range(3)
+"""What the sums of a step are: f̂_t before and after; from there, by mode, the movements, then the radii, then the
+rounds."""
 
 UNFIT = -1
 """Nothing was learned: some tensor is not finite, negative where it must not be, or of an impossible norm."""
+
+OVERFLOWN = -2
+"""Something was learned, and it is not finite."""
 
 
 @kernel
 def step(
     X: BigArray,
     energies: Array,
-    norms: float,
-    signed: bool,
     U: Array,
     offsets: Indices,
     split: int,
+    rules: Array,
+    limits: Array,
     w: float,
-    penalties: tuple[float, float, float],
-    tolerance: float,
-    bounds: Array,
-    reach: Array,
-    past: tuple[Array, float, float],
+    past: Array,
+    E: float,
+    P: float,
     B: BigArray,
-) -> tuple[int, Array, Array, Array, Array, Array, Indices]:
-    """X (b, P, Q) learned; B (R, P, Q) is written. The mode at which it stopped: n if all is well, 0 if there are no
-    bounds, and UNFIT if X has to be looked at. Then A, H (b, R), losses (b), the new loadings, sums and counts.
+) -> tuple[int, int, int, float, float, Array, Array, Array, Array, Array]:
+    """X (b, P, Q) learned; past is A, and B (R, P, Q) is written. Energies may be none: then X is measured here.
+
+    The mode at which it stopped: n if all is well, 0 if there are no limits, UNFIT or OVERFLOWN. Then rounds of the
+    coding and codes at their bound, E, P, A, H (b, R), losses (b), the new loadings and the sums.
     """
     n, R = offsets.size - 1, U.shape[1]
-    sums, keep, share, fit = np.empty(MOVEMENTS + 2 * n), 1.0 - w, w / X.shape[0], True
+    sums, keep, share, fit = np.empty(MODES + 3 * n), 1.0 - w, w / X.shape[0], True
     if energies.size == 0:
-        energies, fit = measured(X, norms, signed)
+        energies, fit = measured(X, rules[NORMS], rules[SIGNED] != 0.0)
     if not fit:
-        return UNFIT, past[0], U, energies, U, sums, np.empty(0, np.int64)
+        return UNFIT, 0, 0, E, P, past, U, energies, U, sums
     grams = all_grams(U, offsets)
     V, W = khatri_rao(U, offsets, 0, split), turned_in_lanes(khatri_rao(U, offsets, split, n))
-    H, losses, counts = encode(X, energies, V, W, grams, penalties, tolerance)
-    A, new, scaled = past[0].copy(), U.copy(), H * share
+    H, losses, used, at_bound = encode(X, energies, V, W, grams, rules)
+    A, new, scaled = past.copy(), U.copy(), H * share
     add_product(0, R, scaled, H, keep, A)
-    sums[E] = keep * past[1] + share * energies.sum()
-    sums[P] = keep * past[2] + share * np.abs(H).sum()
-    constant = sums[E] + penalties[0] * sums[P] + penalties[1] * np.trace(A)
+    E = keep * E + share * energies.sum()
+    P = keep * P + share * np.abs(H).sum()
+    constant = E + rules[SPARSITY] * P + rules[RIDGE] * np.trace(A)
     T = np.empty((R, V.shape[0]))
     absorb_and_fold(B, X, scaled, keep, W, T)
     T, lo, hi = turned(T), 0, split
-    for i in range(bounds.size):
+    moved = 0.0
+    for i in range(limits.shape[1]):
         if i == split:
             T = np.empty((R, X.shape[2]))
             fold_first(0, X.shape[2], B, khatri_rao(new, offsets, 0, split), T)
@@ -79,15 +87,18 @@ def step(
         start, Y = U[offsets[i] : offsets[i + 1]], new[offsets[i] : offsets[i + 1]]
         if i == 0:
             sums[BEFORE] = constant + inner(grams[i], Q) - 2.0 * inner(Y, L)
-        sums[MOVEMENTS + n + i] = w * reach[i]
-        used, moved = solve_near(Q, L, start, bounds[i], w * reach[i], tolerance, Y)
-        if used < 0:
-            return i, A, H, losses, new, sums, counts
-        counts[ROUNDS + i], sums[MOVEMENTS + i] = used, moved
+        radius = w * limits[RADII, i]
+        rounds, way = solve_near(Q, L, start, limits[BOUNDS, i], radius, rules[TOLERANCE], Y)
+        if rounds < 0:
+            return i, used, at_bound, E, P, A, H, losses, new, sums
+        sums[MODES + i], sums[MODES + n + i], sums[MODES + 2 * n + i] = way, radius, rounds
+        moved += way
         gram(Y, grams[i])
         if i == n - 1:
             sums[AFTER] = constant + inner(grams[i], Q) - 2.0 * inner(Y, L)
-    return bounds.size, A, H, losses, new, sums, counts
+            moved += sums[AFTER]
+    done = limits.shape[1] if np.isfinite(moved) else OVERFLOWN
+    return done, used, at_bound, E, P, A, H, losses, new, sums
 
 
 @kernel
@@ -100,36 +111,21 @@ def measured(X: BigArray, norms: float, signed: bool) -> tuple[Array, bool]:
 
 @kernel
 def code(
-    X: BigArray,
-    energies: Array,
-    U: Array,
-    offsets: Indices,
-    split: int,
-    penalties: tuple[float, float, float],
-    tolerance: float,
-) -> tuple[Array, Array, Indices]:
-    """Codes H (b, R) of X (b, P, Q), losses (b) and counts."""
+    X: BigArray, energies: Array, U: Array, offsets: Indices, split: int, rules: Array
+) -> tuple[Array, Array, int, int]:
+    """Codes H (b, R) of X (b, P, Q), losses (b), rounds, and how many codes are at their bound."""
     V, W = khatri_rao(U, offsets, 0, split), turned_in_lanes(khatri_rao(U, offsets, split, offsets.size - 1))
-    return encode(X, energies, V, W, all_grams(U, offsets), penalties, tolerance)
+    return encode(X, energies, V, W, all_grams(U, offsets), rules)
 
 
 @kernel
 def encode(
-    X: BigArray,
-    energies: Array,
-    V: Array,
-    W: Array,
-    grams: Array,
-    penalties: tuple[float, float, float],
-    tolerance: float,
-) -> tuple[Array, Array, Indices]:
-    """`code` for loadings V (P, R) and W (R, Q or more) of the two groups, and Gram matrices (n, R, R).
-
-    penalties: λ of ‖H‖₁, λ₂ of ‖H‖², and the upper bound of a code.
-    """
-    sparsity, ridge, upper = penalties
+    X: BigArray, energies: Array, V: Array, W: Array, grams: Array, rules: Array
+) -> tuple[Array, Array, int, int]:
+    """`code` for loadings V (P, R) and W (R, Q or more) of the two groups, and Gram matrices (n, R, R)."""
+    sparsity, ridge, upper = rules[SPARSITY], rules[RIDGE], rules[UPPER]
     b, R, n = X.shape[0], V.shape[1], grams.shape[0]
-    H, losses, counts = np.zeros((b, R)), np.empty(b), np.zeros(ROUNDS + n, np.int64)
+    H, losses, used, at_bound = np.zeros((b, R)), np.empty(b), 0, 0
     Q, L, QH, rounds = np.ones((R, R)), np.empty((b, R)), np.empty((b, R)), np.zeros(b, np.int64)
     for i in range(n):
         Q *= grams[i]
@@ -137,16 +133,16 @@ def encode(
         Q[r, r] += ridge
     correlate(X, V, W, L)
     L -= sparsity / 2
-    solve_rows(0, b, Q, L, upper, tolerance, H, rounds)
+    solve_rows(0, b, Q, L, upper, rules[TOLERANCE], H, rounds)
     multiply(H, Q, QH)
     for j in range(b):
         total = 0.0
         for r in range(R):
             total += H[j, r] * (QH[j, r] - 2.0 * L[j, r])
-            counts[AT_BOUND] += H[j, r] >= upper
+            at_bound += H[j, r] >= upper
         losses[j] = max(energies[j] + total, 0.0)
-        counts[USED] = max(counts[USED], rounds[j])
-    return H, losses, counts
+        used = max(used, rounds[j])
+    return H, losses, used, at_bound
 
 
 @kernel

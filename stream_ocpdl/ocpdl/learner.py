@@ -11,105 +11,32 @@ not happened. `Learner` keeps the newest state.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cache
-from itertools import pairwise
-from math import isfinite, prod, sqrt
-from typing import Any, NamedTuple
+from math import isfinite, sqrt
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from stream_ocpdl.errors import NumericError
-from stream_ocpdl.ocpdl import arrays, fused, kernels, onepass, rows
+from stream_ocpdl.ocpdl import fused, kernels, onepass, rows, small
 from stream_ocpdl.ocpdl.aggregates import (
-    SMALL,
     Aggregates,
     Intermediate,
     absorb,
     correlate,
-    first_group,
     gram_of_atoms,
 )
-from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
-from stream_ocpdl.ocpdl.batch import NORMS, Batch, gather, open_batch, read_batch
+from stream_ocpdl.ocpdl.arrays import Array
+from stream_ocpdl.ocpdl.batch import Batch, gather, open_batch, read_batch
 from stream_ocpdl.ocpdl.blocks import Blocks, Folded
 from stream_ocpdl.ocpdl.missing import complete, encode_observed
 from stream_ocpdl.ocpdl.problem import Problem, Sets
 from stream_ocpdl.ocpdl.quadratic import objective, product
+from stream_ocpdl.ocpdl.results import Coding, Step, Update, Updated
 from stream_ocpdl.ocpdl.solvers import Solution, box_solver, minimise_near
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
-SMALL_B = 1_000_000
-"""Cells of B up to which a step is done in one call, if its coding is."""
-
-
-class Coding(NamedTuple):
-    """Codes H (b, R), their losses ℓ(X_j, D, h_j) of the observed cells, and what finding them took."""
-
-    H: Array
-    losses: Array
-    at_bound: int
-    rounds: int
-    settled: bool
-
-
-class Update(NamedTuple):
-    """The loadings D_t, f̂_t(D_{t−1}) and f̂_t(D_t), how far each mode moved, which modes the radius held back, and what
-    finding them took.
-    """
-
-    loadings: tuple[Array, ...]
-    before: float
-    after: float
-    movements: tuple[float, ...]
-    radii: tuple[float, ...]
-    radius_active: tuple[bool, ...]
-    rounds: tuple[int, ...]
-    settled: tuple[bool, ...]
-
-
-class Learned(NamedTuple):
-    """What a step finds."""
-
-    coding: Coding
-    aggregates: Aggregates
-    update: Update
-    folded: Folded | None = None
-
-
-class Step(NamedTuple):
-    """What happened in step t."""
-
-    t: int
-    N: int
-    weight: float
-    coding: Coding
-    """Codes and losses under D_{t−1}: the losses are prequential, each tensor is judged before it is learned."""
-    surrogate_before: float
-    """f̂_t(D_{t−1}), per tensor."""
-    surrogate: float
-    """f̂_t(D_t), never above the former (lem:main_analytic_lemma (i))."""
-    movements: tuple[float, ...]
-    """‖U_t⁽ⁱ⁾ − U_{t−1}⁽ⁱ⁾‖_F."""
-    radii: tuple[float, ...]
-    """c′ᵢ w_t, the bounds of the movements (lem:main_analytic_lemma (ii))."""
-    radius_active: tuple[bool, ...]
-    """Whether the radius held mode i back."""
-    rounds: tuple[int, ...]
-    """What the loading updates took."""
-    settled: tuple[bool, ...]
-    """Whether mode i was solved to the tolerance; rounding may forbid it where Q is nearly flat."""
-
-    @property
-    def codes(self) -> Array:
-        """H_t (b, R)."""
-        return self.coding.H
-
-    @property
-    def prequential_loss(self) -> float:
-        """Mean ℓ(X_t, D_{t−1}) of a tensor."""
-        return float(self.coding.losses.mean())
+DISCARDED = "a step has a result that is not finite and was discarded; rescale the data"
 
 
 class Learner:
@@ -128,7 +55,7 @@ class Learner:
         if state is not None:
             state.belongs_to(problem)
             if not all(U.flags.c_contiguous for U in state.loadings):
-                state = replace(state, loadings=tuple(map(np.ascontiguousarray, state.loadings)))
+                state = state._replace(loadings=tuple(map(np.ascontiguousarray, state.loadings)))
         self.problem = problem
         self.state = state if state is not None else State.initial(problem)
         self.workers = workers
@@ -159,37 +86,60 @@ def advance(
     next state then has its memory, and if the step raises, neither is of use.
     """
     batch = open_batch(problem, X)
-    small = is_small(problem, batch) and not isinstance(state.aggregates.B, Blocks)
-    if state.scale == 0.0 or not small or batch.measured:
+    if state.scale == 0.0:
         batch = read_batch(problem, batch, workers)
-        state = settle(problem, state, batch) if state.scale == 0.0 else state
-        small = small and batch.missing is None
-    sets = problem.sets(state.scale or 1.0)
-    b = len(batch.X)
+        state = settle(problem, state, batch)
+    sets, b = problem.sets(state.scale or 1.0), len(batch.X)
     t, N = state.t + 1, state.N + b
     w = problem.weight(t, N, b)
-    way = learn_small if small else learn
-    coding, aggregates, update, folded = way(problem, sets, state, batch, w, workers, consume)
-    step = Step(t, N, w, coding, *update[1:])
-    if not isfinite(sum(update.movements, update.after)):
-        raise NumericError(f"step {t} has a result that is not finite and was discarded; rescale the data")
-    return State(t, N, state.scale, state.at_bound + coding.at_bound, update.loadings, aggregates, folded), step
+    call = small.call_of(problem, sets)
+    in_tiles = isinstance(state.aggregates.B, Blocks)
+    if b <= call.most and not in_tiles and batch.missing is None:  # sizes alone, never the number of threads
+        found = learn_small(problem, call, state, batch, w, workers, consume)
+    else:
+        found = learn(problem, sets, state, batch, w, workers, consume)
+    coding, aggregates, loadings, update, folded = found
+    next_state = State(t, N, state.scale, state.at_bound + coding.at_bound, loadings, aggregates, folded)
+    return next_state, Step(t, N, w, coding, update)
+
+
+Learned: TypeAlias = tuple[Coding, Aggregates, Sequence[Array], Update, Folded | None]
+"""What a step finds: codes, aggregates, loadings, what their update did, and B folded if a step leaves it behind."""
 
 
 def learn(
     problem: Problem, sets: Sets, state: State, batch: Batch, w: float, workers: Workers, consume: bool
 ) -> Learned:
     """A step by single kernels: over B as it is, or once over its tiles."""
+    batch = read_batch(problem, batch, workers)
     prepared = onepass.prepare(state, batch, workers)
     coding = encode(problem, sets, state.loadings, batch, workers, prepared)
     whole = complete(state.loadings, batch, coding.H, workers)
     if prepared is None:
         aggregates = absorb(state.aggregates, whole.X, whole.energy, coding.H, w, workers, consume)
-        return Learned(coding, aggregates, update_loadings(problem, sets, state.loadings, aggregates, w, workers))
+        return coding, aggregates, *update_loadings(problem, sets, state.loadings, aggregates, w, workers), None
     news = onepass.News(whole, batch.gaps, coding.H, w)
     found = onepass.learn(problem, sets, state, news, prepared, workers, consume)
-    update = update_of(found.solutions, found.before, found.after, found.movements, sets, w)
-    return Learned(coding, found.aggregates, update, found.folded)
+    updated = update_of(found.solutions, found.before, found.after, found.movements, sets, w)
+    return coding, found.aggregates, *updated, found.folded
+
+
+def learn_small(
+    problem: Problem, call: small.Call, state: State, batch: Batch, w: float, workers: Workers, consume: bool
+) -> Learned:
+    """`learn` in one call, if no bound and no radius is active; else what is left of it goes the long way."""
+    done, coding, aggregates, loadings, update = small.learn(call, state, batch, w, consume)
+    if done == problem.modes:
+        return coding, aggregates, loadings, update, None
+    if done == fused.UNFIT:
+        batch = read_batch(problem, batch, workers)  # raises, unless what is odd about it is allowed
+        if batch.missing is None:
+            return learn_small(problem, call, state, batch, w, workers, consume)
+        return learn(problem, call.sets, state, batch, w, workers, consume)
+    if done == fused.OVERFLOWN:
+        raise NumericError(DISCARDED)
+    updated = update_loadings(problem, call.sets, state.loadings, aggregates, w, workers)
+    return coding, aggregates, *updated, None
 
 
 def warm_up(problem: Problem, workers: Workers = SERIAL) -> None:
@@ -212,7 +162,7 @@ def settle(problem: Problem, state: State, batch: Batch) -> State:
     if batch.missing is not None:
         energies = energies * (cells / (cells - batch.missing))
     scale = sqrt(float(energies.sum()) / len(batch))
-    return replace(state, scale=scale, loadings=problem.initial_loadings(scale), folded=None)
+    return state._replace(scale=scale, loadings=problem.initial_loadings(scale), folded=None)
 
 
 def encode(
@@ -228,8 +178,9 @@ def encode(
     The linear term is λ/2: Algorithm 4 subtracts λ from half the gradient, which minimises with 2λ. A tensor with
     missing cells has a problem of its own. Who has contracted the minibatch already says so.
     """
-    if prepared is None and is_small(problem, batch):
-        return encode_small(problem, sets, loadings, batch)
+    call = small.call_of(problem, sets)
+    if prepared is None and batch.missing is None and len(batch) <= call.most:
+        return small.encode(call, loadings, batch)
     gaps = batch.gaps
     G = gram_of_atoms(loadings) if prepared is None else prepared.G
     Q = G + problem.ridge * np.eye(problem.rank)
@@ -245,16 +196,9 @@ def encode(
     return Coding(H, losses, at_bound, rounds, rounds < rows.most_rounds(problem.rank))
 
 
-def encode_small(problem: Problem, sets: Sets, loadings: Sequence[Array], batch: Batch) -> Coding:
-    """The same in one call."""
-    X, penalties, (split, offsets, _) = layout(problem, sets, batch)
-    U = np.concatenate(loadings)
-    return coding_small(*fused.code(X, batch.energies, U, offsets, split, penalties, problem.tolerance))
-
-
 def update_loadings(
     problem: Problem, sets: Sets, old: Sequence[Array], aggregates: Aggregates, w: float, workers: Workers = SERIAL
-) -> Update:
+) -> tuple[tuple[Array, ...], Update]:
     """One cycle over the modes: each minimises f̂_t over its set and radius, eq:dict_update_OCPDL."""
     intermediate = Intermediate(aggregates, old, workers)
     constant = aggregates.E + problem.sparsity * aggregates.P + problem.ridge * float(aggregates.A.trace())
@@ -274,89 +218,16 @@ def update_loadings(
 
 def update_of(
     solutions: Sequence[Solution], before: float, after: float, movements: tuple[float, ...], sets: Sets, w: float
-) -> Update:
-    """The update that these minimisers make."""
-    return Update(
-        loadings=tuple(solution.Y for solution in solutions),
-        before=before,
-        after=after,
-        movements=movements,
+) -> tuple[tuple[Array, ...], Update]:
+    """The loadings that these minimisers are, and the update that they make."""
+    if not isfinite(sum(movements, after)):
+        raise NumericError(DISCARDED)
+    return tuple(solution.Y for solution in solutions), Updated(
+        before,
+        after,
+        movements,
         radii=tuple(w * c for c in sets.radii),
         radius_active=tuple(solution.multiplier > 0.0 for solution in solutions),
         rounds=tuple(solution.rounds for solution in solutions),
         settled=tuple(solution.settled for solution in solutions),
     )
-
-
-# ── small problems ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def is_small(problem: Problem, batch: Batch) -> bool:
-    """Whether a step is done in one call. It depends on sizes alone, never on the number of threads."""
-    cells = batch.X.size
-    return batch.missing is None and problem.rank * cells <= min(SMALL, len(batch) * SMALL_B)
-
-
-def learn_small(
-    problem: Problem, sets: Sets, state: State, batch: Batch, w: float, workers: Workers, consume: bool
-) -> Learned:
-    """`learn` in one call, if no bound and no radius is active; else what is left of it goes the long way."""
-    past = state.aggregates
-    X, penalties, (split, offsets, modes) = layout(problem, sets, batch)
-    B = np.asarray(past.B) if consume else arrays.copy(past.B)
-    done, A, H, losses, new, sums, counts = fused.step(
-        X,
-        batch.energies,
-        NORMS[problem.dtype],
-        not problem.nonnegative,
-        np.concatenate(state.loadings),
-        offsets,
-        split,
-        w,
-        penalties,
-        problem.tolerance,
-        sets.bounds,
-        sets.reach,
-        (past.A, past.E, past.P),
-        B.reshape(problem.rank, *X.shape[1:]),
-    )
-    if done == fused.UNFIT:
-        batch = read_batch(problem, batch, workers)  # raises, unless what is odd about it is allowed
-        way = learn_small if batch.missing is None else learn
-        return way(problem, sets, state, batch, w, workers, consume)
-    E, P, before, after, *found = sums.tolist()
-    aggregates, coding = Aggregates(A, B, E, P), coding_small(H, losses, counts)
-    if done < len(modes):
-        return Learned(coding, aggregates, update_loadings(problem, sets, state.loadings, aggregates, w, workers))
-    update = Update(
-        tuple([new[mode] for mode in modes]),
-        before,
-        after,
-        tuple(found[:done]),
-        tuple(found[done:]),
-        (False,) * done,
-        tuple(counts[fused.ROUNDS :].tolist()),
-        (True,) * done,
-    )
-    return Learned(coding, aggregates, update)
-
-
-def coding_small(H: Array, losses: Array, counts: Indices) -> Coding:
-    """What a call left behind."""
-    used, at_bound = int(counts[fused.USED]), int(counts[fused.AT_BOUND])
-    return Coding(H, losses, at_bound, used, used < rows.most_rounds(H.shape[1]))
-
-
-def layout(
-    problem: Problem, sets: Sets, batch: Batch
-) -> tuple[BigArray, tuple[float, float, float], tuple[int, Indices, list[slice]]]:
-    """X with its modes in two groups (b, P, Q), the penalties of its codes, and where in one array all modes are."""
-    P, places = places_of(problem.shape)
-    return batch.X.reshape(len(batch), P, -1), (problem.sparsity, problem.ridge, sets.h_max), places
-
-
-@cache
-def places_of(shape: tuple[int, ...]) -> tuple[int, tuple[int, Indices, list[slice]]]:
-    """Cells of the first group of modes; how many modes are in it, where each begins in one array, and its rows."""
-    split, offsets = first_group(shape), np.cumsum([0, *shape])
-    return prod(shape[:split]), (split, offsets, [slice(*pair) for pair in pairwise(offsets.tolist())])

@@ -52,13 +52,10 @@ class Sets:
     h_max: float
     bounds: Array = field(init=False, compare=False)
     """The norm bounds of the modes, if all have one of their whole matrix and no other set; else none."""
-    reach: Array = field(init=False, compare=False)
-    """The radii as an array."""
 
     def __post_init__(self) -> None:
         balls = [C.bound for C in self.loadings if isinstance(C, NonnegativeBall)]
         object.__setattr__(self, "bounds", np.array(balls if len(balls) == len(self.loadings) else []))
-        object.__setattr__(self, "reach", np.array(self.radii))
 
 
 _KNOWN: "dict[int, tuple[Problem, float, Sets]]" = {}

@@ -12,11 +12,10 @@ these bytes names the state. The bytes carry no checksum: whoever stores them ke
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from math import isfinite, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,8 +30,7 @@ MAGIC = b"OCPDL"
 VERSION = 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class State:
+class State(NamedTuple):
     """What is left of t minibatches with N tensors in all."""
 
     t: int
@@ -41,7 +39,7 @@ class State:
     """s, the typical norm of a tensor, fixed by the first minibatch with any energy; zero until then."""
     at_bound: int
     """How many codes so far met their upper bound h_max; any at all is evidence against (A2) as chosen."""
-    loadings: tuple[Array, ...]
+    loadings: Sequence[Array]
     aggregates: Aggregates
     folded: Folded | None = None
     """B and the last mode folded, if a step has left it behind: it can be had from them, to the last bit, at any time.

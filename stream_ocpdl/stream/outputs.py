@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from stream_ocpdl.ocpdl.diagnostics import assumption_card
-from stream_ocpdl.ocpdl.learner import Step
+from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.stream.intake import KEY
 from stream_ocpdl.stream.messages import (
     Code,

@@ -13,7 +13,8 @@ from typing import Any
 from stream_ocpdl.errors import DataError, LineageError
 from stream_ocpdl.fingerprint import fingerprint
 from stream_ocpdl.ocpdl.batch import Batch, gather
-from stream_ocpdl.ocpdl.learner import Step, advance
+from stream_ocpdl.ocpdl.learner import advance
+from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.batching import Batcher, Cut, Item
 from stream_ocpdl.stream.intake import Intake

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from stream_ocpdl.errors import DecodeError, LineageError
 from stream_ocpdl.fingerprint import fingerprint
 from stream_ocpdl.ocpdl.batch import gather
-from stream_ocpdl.ocpdl.learner import Step, advance
+from stream_ocpdl.ocpdl.learner import advance
+from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.intake import Intake

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from stream_ocpdl.errors import InputLost, LineageError, StateError
-from stream_ocpdl.ocpdl.learner import Step
+from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.batching import PLENTY
 from stream_ocpdl.stream.checkpoint import Candidate, CheckpointStore, state_of
