@@ -1,9 +1,12 @@
 """A minibatch from messages: copied exactly, checked in the same pass, and with the same bits as one array."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
 from stream_ocpdl import DataError, Learner, Problem, Workers
+from stream_ocpdl.ocpdl import batch as batch_module
 from stream_ocpdl.ocpdl.arrays import Sparse
 from stream_ocpdl.ocpdl.batch import gather, read_batch
 from stream_ocpdl.ocpdl.learner import advance
@@ -48,9 +51,12 @@ def sparse(X):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("source", DTYPES)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_the_copy_is_exact(dtype, source, layout):
-    """Every dtype in every layout becomes what astype says, and its energy has the bits that read_batch finds."""
-    for shape in SHAPES:
+def test_the_copy_is_exact(dtype, source, layout, monkeypatch):
+    """Every dtype in every layout becomes what astype says, and its energy has the bits that read_batch finds: where a
+    minibatch is copied at once, and where each tensor is copied and measured in one pass.
+    """
+    for shape, small in product(SHAPES, (batch_module.SMALL, 0)):
+        monkeypatch.setattr(batch_module, "SMALL", small)
         problem = Problem(shape=shape, rank=1, dtype=dtype)
         rows = [LAYOUTS[layout](tensor(shape, source, seed)) for seed in range(3)]
         batch, refusals = gather(problem, rows)

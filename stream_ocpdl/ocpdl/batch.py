@@ -6,7 +6,7 @@ checks in one pass. Either way energies are summed in the same order, so a minib
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -25,6 +25,10 @@ DTYPES = {name: np.dtype(name) for name in NORMS}
 FUSED = (np.dtype(np.float64), np.dtype(np.float32), np.dtype(np.uint8))
 """What the copying kernel reads, numbers and images; compiling it for more would cost every start more than a NumPy
 conversion, which is followed by a scan of what it wrote, costs a tensor."""
+
+SMALL = 1 << 16
+"""Bytes of a tensor up to which NumPy copies all of a minibatch and a scan follows, in the cache: that reads it twice,
+and spares a call for each tensor."""
 
 UNKNOWN: Array = np.empty(0)
 """The energies of a batch that was not measured yet."""
@@ -79,13 +83,9 @@ def read_batch(problem: Problem, X: Any, workers: Workers = SERIAL) -> Batch:
         if batch.missing is not None and problem.missing == "reject" and len(batch.gaps) > 0:
             raise DataError("the batch has missing cells, which this problem rejects: it is of another problem")
         return batch
-    X = batch.X
-    b = len(X)
-    energies, negative = np.empty(b), np.empty(b, np.bool_)
-    workers.run(kernels.scan, b, X.size / b, X.reshape(b, -1), energies, negative)
-    batch, refused = _judge(problem, X, energies, negative, workers)
+    batch, refused = _measured(problem, batch.X, workers)
     for j in refused:
-        raise DataError(_reason(X[j], problem, int(j)))
+        raise DataError(_reason(batch.X[j], problem, j))
     return batch
 
 
@@ -105,6 +105,10 @@ def fill(
     problem: Problem, rows: Sequence[BigArray | Sparse], out: BigArray, workers: Workers = SERIAL
 ) -> tuple[Batch, dict[int, str]]:
     """`gather` into memory that is there already."""
+    if out[0].nbytes <= SMALL and _all_plain(rows, problem.shape):
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.concatenate(rows, out=out.reshape(-1, *problem.shape[1:]), casting="unsafe")
+        return _measured(problem, out, workers)
     for row in rows:
         _check_kind(problem, row)
     b, refusals = len(rows), dict[int, str]()
@@ -155,6 +159,20 @@ def _as_batch(problem: Problem, X: Any) -> BigArray:
         raise DataError("X is empty: a minibatch has at least one tensor")
     with np.errstate(over="ignore", invalid="ignore"):
         return np.require(array, problem.dtype, ["C", "A", "W"])
+
+
+def _measured(problem: Problem, X: BigArray, workers: Workers) -> tuple[Batch, dict[int, str]]:
+    """The batch, and why it cannot be learned, by its row."""
+    b = len(X)
+    energies, negative = np.empty(b), np.empty(b, np.bool_)
+    workers.run(kernels.scan, b, X.size / b, X.reshape(b, -1), energies, negative)
+    batch, refused = _judge(problem, X, energies, negative, workers)
+    return batch, {int(j): _reason(X[j], problem) for j in refused}
+
+
+def _all_plain(rows: Sequence[BigArray | Sparse], shape: tuple[int, ...]) -> TypeGuard[Sequence[BigArray]]:
+    """Whether all rows are arrays of numbers, and of this shape."""
+    return all(type(row) is np.ndarray and row.shape == shape and row.dtype.kind in "biuf" for row in rows)
 
 
 def _check_kind(problem: Problem, row: BigArray | Sparse) -> None:
