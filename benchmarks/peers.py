@@ -5,12 +5,12 @@ error of the whole tensor is within 10, 5, 2, 1 % of the best nonnegative error 
 over everything that ran, with an exact offline method that is in no race. Contenders take turns, seed by seed, and
 start from random factors of that seed; a first run of each, which compiles and warms, does not count.
 
-**Online** (ours with default settings; the authors' OCPDL): the slices along the last mode are the stream. A step of
-ours learns 20 of the 100 that lie beside each other, beginning at random: the slices of this tensor are independent, so
-neighbours are as good as any, and need no copy (which would take 150 µs a step, and the steps to 1 % stay the same). The
-authors' code draws 20 with replacement and copies them, as it does. Drawing and learning are timed, step after step, as a
-run without interruption. When all are done, all slices get their optimal nonnegative codes under the dictionary of every
-step, and the error is that of the whole tensor with these codes.
+**Online** (ours with default settings; the authors' OCPDL): the slices along the last mode are the stream. Ours
+learns them 20 at a time in their order, pass after pass: the slices of this tensor are independent, so neighbours are
+as good as a draw, and need no copy (which would take 150 µs a step, and the steps to 1 % stay the same).
+The authors' code draws 20 with replacement and copies them, as it does. Drawing and learning are timed, step after
+step, as a run without interruption. When all are done, all slices get their optimal nonnegative codes under the
+dictionary of every step, and the error is that of the whole tensor with these codes.
 
 **Offline** (TensorLy, pyttb, the authors' ALS): these tell nothing before they end. So a run of K iterations, with
 stopping off, is timed as a whole, and an iteration is taken to cost a K-th of it; the errors come from the same
@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.util import module_from_spec, spec_from_file_location
-from itertools import accumulate, islice
+from itertools import accumulate, cycle, islice
 from pathlib import Path
 from types import ModuleType
 
@@ -119,10 +119,9 @@ def problem(seed: int) -> Problem:
 
 def ours(X: np.ndarray, seed: int) -> Iterator[tuple[float, Factors]]:
     """Endless steps of `Learner`: CPU seconds, and the loadings after it."""
-    learner, random = Learner(problem(seed), in_place=True), np.random.default_rng(seed)
-    while True:
+    learner = Learner(problem(seed), in_place=True)
+    for first in cycle(range(0, len(X), BATCH)):
         began = time.process_time()
-        first = random.integers(len(X) - BATCH + 1)
         learner.step(X[first : first + BATCH])
         took = time.process_time() - began
         yield took, list(learner.state.loadings)
