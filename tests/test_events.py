@@ -16,7 +16,7 @@ from stream_ocpdl.evidence import Expected
 from stream_ocpdl.stream.batching import Batching
 from stream_ocpdl.stream.checkpoint import NoStore
 from stream_ocpdl.stream.history import entries, find, records_of, window
-from stream_ocpdl.stream.messages import JournalRecord, Request, Snapshot, Version
+from stream_ocpdl.stream.messages import JournalRecord, Request, Snapshot, Version, link
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.recovery import Beginning, Recovery, begun, rebuild, replay_all
 from stream_ocpdl.stream.service import Pace
@@ -337,16 +337,18 @@ def test_every_version_can_be_rebuilt():
 def test_the_window():
     """Steps whose input is gone cannot be rebuilt, until a checkpoint; a rollback is as good as where it went."""
     world, _ = learned((8, rollback("a", 2)))
-    records = list(records_of(Journal(world)))
+    records = list(Journal(world).read())
+    links = {offset: link(value) for offset, value in records}
 
-    assert window(records, [], {0: 0, 1: 0}).spans == [(0, 0, 7, True, ""), (1, 2, 7, True, "")]
-    spans = window(records, [4], {0: 6, 1: 6}).spans
+    assert window(records, {}, {0: 0, 1: 0}).spans == [(0, 0, 7, True, ""), (1, 2, 7, True, "")]
+    spans = window(records, {4: links[4]}, {0: 6, 1: 6}).spans
     assert [span[:4] for span in spans] == [(0, 0, 0, True), (0, 1, 3, False), (0, 4, 7, True), (1, 2, 7, False)]
     assert spans[1].why == (
         "step 1 learned offset 0 of partition 0, and the input begins at 6 now; there is no checkpoint between"
     )
-    assert window(records, [2], {0: 6, 1: 6}).spans[-1][:4] == (1, 2, 7, True)
-    assert not window(records[1:], [], {0: 0, 1: 0}).spans[0].rebuilt
+    assert window(records, {2: links[2]}, {0: 6, 1: 6}).spans[-1][:4] == (1, 2, 7, True)
+    assert window(records, {2: links[4]}, {0: 6, 1: 6}).spans[-1][:4] == (1, 2, 7, False)
+    assert not window(records[1:], {}, {0: 0, 1: 0}).spans[0].rebuilt
 
 
 # ── epochs ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -98,6 +98,27 @@ class NoStore:
         """It is not there."""
 
 
+class ReadOnly:
+    """The checkpoints of a store, for those who may not touch it."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store = store
+
+    def open(self) -> None:
+        """Nobody is fenced."""
+
+    def save(self, manifest: Manifest, parts: Callable[[], Iterable[bytes | memoryview]]) -> None:
+        """Refuse."""
+        raise StateError("checkpoints are only looked at here")
+
+    def candidates(self) -> Iterator[Candidate]:
+        """Those of the store."""
+        return self._store.candidates()
+
+    def discard(self, manifest: Manifest) -> None:
+        """It stays where it is."""
+
+
 class DirectoryStore:
     """Checkpoints of a model as files of a directory of its own, one each, named by their place in the journal.
 

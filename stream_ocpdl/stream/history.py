@@ -4,12 +4,12 @@ A step can be rebuilt where a chain of records leads to it, from a genesis or a 
 still. A rollback leads on from the record it went back to.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stream_ocpdl.errors import LineageError
-from stream_ocpdl.stream.messages import JournalRecord
+from stream_ocpdl.stream.messages import JournalRecord, link
 from stream_ocpdl.stream.ports import Journal
 from stream_ocpdl.stream.progress import read_journal
 
@@ -79,12 +79,13 @@ class Window:
             self.spans.append(Span(epoch, t, t, not why, why))
 
 
-def window(records: Iterable[tuple[int, JournalRecord]], kept: Collection[int], earliest: Mapping[int, int]) -> Window:
-    """What can be rebuilt from checkpoints at these offsets of the journal, and an input that begins there."""
+def window(records: Iterable[tuple[int, bytes]], kept: Mapping[int, str], earliest: Mapping[int, int]) -> Window:
+    """What can be rebuilt of a journal from checkpoints at these offsets, with their links, and such an input."""
     targets: dict[int, str] = {}
     found, why = Window(), "the journal does not begin with a genesis"
-    for offset, record in records:
-        if offset in kept or record.event == "genesis":
+    for offset, value in records:
+        record = read_journal(value)
+        if record.event == "genesis" or (offset in kept and kept[offset] == link(value)):
             why = ""
         elif record.target is not None:
             why = targets.get(record.target.offset, "the record it went back to is not in the journal")

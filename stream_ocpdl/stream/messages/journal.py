@@ -139,7 +139,7 @@ class JournalRecord:
             cursor=fields.count("cursor"),
             checksum=fields.count("checksum", most=2**32 - 1),
             axes=fields.optional("axes", fields.axes),
-            state=fields.optional("state", fields.hash),
+            state=fields.hash("state") if event == "rollback" else fields.optional("state", fields.hash),
             input=only_genesis("input"),
             lineage=only_genesis("lineage"),
             fingerprint=fields.text("fingerprint") if event == "epoch" else only_genesis("fingerprint"),

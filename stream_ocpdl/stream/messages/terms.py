@@ -23,7 +23,7 @@ class Terms(NamedTuple):
     @classmethod
     def read(cls, fields: Fields, name: str) -> "Terms":
         """The terms in a field of a header: all four."""
-        found = fields.header[name]
+        found = fields.header.get(name)
         if not isinstance(found, dict):
             raise DecodeError(f"{name} is {brief(found)}, not a map")
         try:
