@@ -133,7 +133,7 @@ def write(path: Path, state: State) -> None:
 
 def audited(found: Past, connection: Connection, topics: Topics) -> Result:
     """All that can be replayed, against what was published."""
-    audit = found.audit(list(published(connection, topics.snapshots)))
+    audit = found.audit(published(connection, topics.snapshots))
     made = audit.replayed
     assert made is not None  # noqa: S101  (it was just set)
     return verdict(audit, made)

@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,10 @@ def snapshot() -> None:
     """
 
 
-def found(config: Path | None, overrides: tuple[str, ...]) -> list[Published]:
+def found(config: Path | None, overrides: tuple[str, ...]) -> Iterator[Published]:
     """The snapshots of the model of these settings."""
     settings, connection = reached(config, overrides)
-    return list(published(connection, Topics.of(settings.model, settings.topic).snapshots))
+    return published(connection, Topics.of(settings.model, settings.topic).snapshots)
 
 
 @snapshot.command("list")
@@ -78,7 +79,7 @@ def show(config: Path | None, overrides: tuple[str, ...], version: str, out: Pat
 
     Example: stream-ocpdl snapshot show latest --config service.yaml --out loadings.npz
     """
-    chosen = choose(found(config, overrides), version)
+    (chosen,) = choose(found(config, overrides), version)
     if out is not None:
         save(out, chosen.snapshot.loadings, str(chosen.snapshot.version))
     told = row(chosen) | described(chosen.snapshot)
@@ -135,8 +136,7 @@ def diff(config: Path | None, overrides: tuple[str, ...], a: str, b: str, atoms:
 
     Example: stream-ocpdl snapshot diff 100 latest --config service.yaml
     """
-    there = found(config, overrides)
-    one, other = choose(there, a).snapshot, choose(there, b).snapshot
+    one, other = (chosen.snapshot for chosen in choose(found(config, overrides), a, b))
     told = compared(one, other, compare(one.loadings, other.loadings), atoms)
     if as_json:
         click.echo(json.dumps(told, indent=1))

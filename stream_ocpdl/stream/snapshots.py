@@ -1,6 +1,6 @@
 """The dictionaries that a model has published, by their versions; and loadings in files."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from zipfile import BadZipFile
@@ -38,19 +38,27 @@ def _records(connection: Connection, topic: str) -> Iterator[Record]:
         yield from read_committed(connection, topic, partition)
 
 
-def choose(found: Sequence[Published], version: str, shard: int = 0) -> Published:
-    """The snapshot that is meant: `latest`, a step (of the newest epoch that has it), EPOCH/T, or a whole version."""
-    mine = [one for one in found if one.snapshot.version.shard == shard]
-    meant = [one for one in mine if _is_meant(one.snapshot.version, version)]
-    if meant:
-        return meant[-1]
-    if not mine:
+def choose(found: Iterable[Published], *wanted: str, shard: int = 0) -> list[Published]:
+    """The snapshots that are meant: `latest`, a step (of the newest epoch that has it), EPOCH/T, or a whole version.
+
+    The others are not kept: there may be many, and large.
+    """
+    meant: dict[str, Published] = {}
+    first = last = None
+    for one in found:
+        version = one.snapshot.version
+        if version.shard == shard:
+            first, last = first or version, version
+            meant |= {name: one for name in wanted if _is_meant(version, name)}
+    if last is None:
         raise ConfigError("no snapshot was published so far")
-    first, last = mine[0].snapshot.version, mine[-1].snapshot.version
-    raise ConfigError(
-        f"there is no snapshot {version}; those on the topic go from {first} to {last}."
-        " stream-ocpdl replay --to-step rebuilds any step that can be rebuilt"
-    )
+    for name in wanted:
+        if name not in meant:
+            raise ConfigError(
+                f"there is no snapshot {name}; those on the topic go from {first} to {last}."
+                " stream-ocpdl replay --to-step rebuilds any step that can be rebuilt"
+            )
+    return [meant[name] for name in wanted]
 
 
 def _is_meant(version: Version, text: str) -> bool:

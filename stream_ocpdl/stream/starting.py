@@ -66,7 +66,7 @@ def warm_from(connection: Connection, text: str) -> Warm:
     except DecodeError:
         model, wanted, shard = text, "latest", 0
     try:
-        found = choose(list(published(connection, f"{model}.snapshots")), wanted, shard).snapshot
+        (found,) = choose(published(connection, f"{model}.snapshots"), wanted, shard=shard)
     except (BrokerError, ConfigError) as error:
         raise ConfigError(f"warm_start {text}: {error}") from error
-    return Warm(tuple(found.loadings), str(found.version))
+    return Warm(tuple(found.snapshot.loadings), str(found.snapshot.version))
