@@ -79,7 +79,7 @@ def save(path: Path, loadings: Sequence[Array], version: str) -> None:
 def load(path: Path) -> tuple[Array, ...]:
     """The loadings in a .npz file: U1 … Un."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             count = sum(name[0] == "U" and name[1:].isdigit() for name in file.files)
             return tuple(np.array(file[f"U{i + 1}"], np.float64) for i in range(count))
     except (OSError, ValueError, KeyError, EOFError, BadZipFile, TypeError) as error:
