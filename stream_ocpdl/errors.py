@@ -11,7 +11,8 @@
     ├── Stopped         nobody: asked to stop before there was anything to finish
     ├── Fenced          nobody: another process has taken over, and this one must stop
     └── BrokerError     the broker, or the way to it: tried again, and given up in the end
-        └── QueueFull   the producer: tensors come faster than the broker takes them
+        ├── QueueFull   the producer: tensors come faster than the broker takes them
+        └── Unanswered  the operator: no service is running that would do what was asked for
 
 `exit_code` is what a command ends with:
 
@@ -99,3 +100,7 @@ class BrokerError(OcpdlError):
 
 class QueueFull(BrokerError):
     """There is no room for another tensor: they come faster than the broker takes them."""
+
+
+class Unanswered(BrokerError):
+    """A request was written, and no service answered it in time."""

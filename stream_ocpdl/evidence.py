@@ -19,7 +19,7 @@ from stream_ocpdl.stream.messages import JournalRecord, Position, Record
 from stream_ocpdl.stream.outputs import codes, dead_letter, shown, snapshot
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.progress import Progress
-from stream_ocpdl.stream.recovery import recover
+from stream_ocpdl.stream.recovery import Recovery, begun, replay_all
 from stream_ocpdl.stream.topics import TopicJournal, Topics, TopicStore
 
 
@@ -43,8 +43,11 @@ def examine(connection: Connection, settings: Settings) -> Evidence:
     inputs = {record.position: record for record in all_records(connection, settings.topic)}
     found = Evidence()
     with closing(KafkaSource(connection, settings.topic, f"{settings.model}.examined")) as source:
-        wanted, journal = Expected(plan, source.identity), TopicJournal(connection, topics.journal)
-        replayed = recover(plan, source, journal, NoStore(), lambda _: None, wanted.after_record)
+        journal = TopicJournal(connection, topics.journal)
+        plan = begun(plan, journal) or plan
+        wanted = Expected(plan, source.identity)
+        world = Recovery(source, journal, NoStore(), lambda _: None, wanted.after_record)
+        replayed = replay_all(plan, world)
         records = [JournalRecord.from_bytes(value) for _, value in journal.read()]
     found.steps, found.state = replayed.progress.state.t, replayed.progress.state.digest()
     found.learned, found.codes = wanted.learned.total(), Counter(_values(connection, topics.codes))
@@ -80,15 +83,19 @@ class Expected:
         self.snapshots: Counter[bytes] = Counter()
         self.learned: Counter[Position] = Counter()
 
-    def after_record(self, progress: Progress, used: Sequence[Record], step: Step | None) -> None:
-        """Note what this step had to publish."""
+    def after_record(
+        self, progress: Progress, used: Sequence[Record], step: Step | None, record: JournalRecord
+    ) -> None:
+        """Note what this record had to publish."""
+        if record.event == "rollback":
+            self.snapshots[snapshot(self._plan, progress, record.weight, self._identity).value] += 1
         if step is None:
             return
         self.learned.update(record.position for record in used)
         rows = [record for record, _ in self._intake.rows(used)]
-        self.codes.update(output.value for output in codes(self._plan, step, rows))
+        self.codes.update(output.value for output in codes(self._plan, step, rows, progress.epoch))
         if shown(self._plan, step.t):
-            self.snapshots[snapshot(self._plan, progress, step, self._identity).value] += 1
+            self.snapshots[snapshot(self._plan, progress, step.weight, self._identity).value] += 1
 
 
 def all_records(connection: Connection, topic: str) -> Iterator[Record]:

@@ -3,6 +3,8 @@
 Not a broker, and no evidence of exactly-once: it drives the pipeline and the loop, bytes in, bytes out.
 """
 
+from itertools import takewhile
+
 from stream_ocpdl.stream.checkpoint import Candidate
 from stream_ocpdl.stream.messages import Code, Position, Record
 from stream_ocpdl.stream.ports import no_crash
@@ -21,6 +23,7 @@ class World:
         self.written = []
         self.positions = {}
         self.checkpoints = []
+        self.requests = []
 
     def stream(self, name):
         """The committed values of one stream."""
@@ -87,6 +90,18 @@ class Outbox:
         return len(self.world.stream("journal")) - 1
 
 
+class Control:
+    """Requests, each of which is written when the journal has so many records."""
+
+    def __init__(self, world):
+        self.world = world
+
+    def read(self, start):
+        length = len(self.world.stream("journal"))
+        there = takewhile(lambda entry: entry[0] <= length, self.world.requests)
+        return [(k, value) for k, (_, value) in enumerate(there) if k >= start][:2]
+
+
 class Store:
     """Keeps the newest three."""
 
@@ -108,7 +123,7 @@ class Store:
         yield from [Candidate(manifest, lambda data=data: data) for manifest, data in self.world.checkpoints]
 
 
-def serve(world, plan, pace, at=no_crash, chunk=3, silent=()):
+def serve(world, plan, pace, at=no_crash, chunk=3, silent=(), begin=None):
     """Run a service on the world until its input has been still for a while; its pipeline, and its reports."""
     source, clock, still, reports = Source(world, chunk, silent), [0.0], [0], []
     polled = source.poll
@@ -129,5 +144,7 @@ def serve(world, plan, pace, at=no_crash, chunk=3, silent=()):
         lambda: still[0] > 250,
         reports.append,
         at,
+        Control(world),
+        begin,
     )
     return Service(plan, ports, pace).run(), reports

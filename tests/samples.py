@@ -17,8 +17,11 @@ from stream_ocpdl.stream.messages import (
     Position,
     Record,
     Refused,
+    Request,
     Snapshot,
+    Target,
     Tensor,
+    Terms,
     Version,
 )
 
@@ -75,6 +78,60 @@ SAMPLES = {
     "checkpoint": Manifest(
         "weather", 42, 1344, 43, "ab" * 32, "t (id)", "ef" * 32, "01" * 8, 1000, "cd" * 32, Place(2, 17)
     ).to_bytes(),
+    "journal-reconfigure": JournalRecord(
+        "reconfigure",
+        "ab" * 32,
+        t=42,
+        N=1344,
+        resume={0: 700},
+        reached={0: 706},
+        epoch=2,
+        terms=Terms(0.5, 0.0, "power 0.76", None),
+        control=3,
+        request="6f1c2d",
+    ).to_bytes(),
+    "journal-rollback": JournalRecord(
+        "rollback",
+        "ab" * 32,
+        t=40,
+        N=1280,
+        weight=0.25,
+        resume={0: 700},
+        reached={0: 706},
+        state="cd" * 32,
+        fingerprint="01" * 8,
+        epoch=1,
+        control=4,
+        request="6f1c2e",
+        target=Target(0, 40, 41),
+    ).to_bytes(),
+    "journal-epoch": JournalRecord(
+        "epoch",
+        "ab" * 32,
+        t=42,
+        N=1344,
+        resume={0: 700},
+        reached={0: 706},
+        state="cd" * 32,
+        fingerprint="02" * 8,
+        epoch=1,
+        reason="numeric fingerprint",
+        figures=(10.5, 0.25, 3.0, 1.5),
+    ).to_bytes(),
+    "journal-warm": JournalRecord(
+        "genesis",
+        GENESIS,
+        resume={0: 0},
+        reached={0: 0},
+        input="t (id)",
+        lineage="ef" * 32,
+        fingerprint="01" * 8,
+        terms=Terms(0.0, 0.0, "balanced", "auto"),
+        reason="weather/0/0/42",
+        loadings=ARRAY.tobytes(),
+    ).to_bytes(),
+    "control": Request("6f1c2d", "reconfigure", {"sparsity": 0.5, "radius": None}).to_bytes(),
+    "control-rollback": Request("6f1c2e", "rollback", t=40, epoch=0, present=1).to_bytes(),
     "partial": Partial(Version("weather", 41), 64, 10.5, 3.25, np.eye(2), np.ones((3, 2, 2), np.float32)).to_bytes(),
 }
 
@@ -84,4 +141,4 @@ def kind(name):
     return next(k for k in ("dead-letter", name, name.split("-")[0]) if name.startswith(k) and k in KINDS)
 
 
-KINDS = ("tensor", "draw", "chunk", "code", "snapshot", "dead-letter", "journal", "checkpoint", "partial")
+KINDS = ("tensor", "draw", "chunk", "code", "snapshot", "dead-letter", "journal", "checkpoint", "partial", "control")

@@ -11,7 +11,7 @@ from stream_ocpdl.errors import OcpdlError
 class Commands(click.Group):
     """Commands that are imported when they are called, and errors in one line with their exit code."""
 
-    names = ("run", "config", "validate", "topics", "verify", "demo")
+    names = ("run", "config", "validate", "topics", "snapshot", "reconfigure", "replay", "verify", "demo")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All of them."""

@@ -6,6 +6,14 @@ from typing import Any, TypeVar
 
 import click
 
+from stream_ocpdl.config.loading import load
+from stream_ocpdl.config.settings import Settings
+from stream_ocpdl.config.validation import semantics
+from stream_ocpdl.stream.checkpoint import CheckpointStore, DirectoryStore
+from stream_ocpdl.stream.kafka import Connection, reach
+from stream_ocpdl.stream.ports import CrashPoint, no_crash
+from stream_ocpdl.stream.topics import Topics, TopicStore
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -16,6 +24,21 @@ def with_settings(command: F) -> F:
         "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="A setting, such as problem.rank=5; repeatable."
     )
     return file(one(command))
+
+
+def reached(config: Path | None, overrides: tuple[str, ...]) -> tuple[Settings, Connection]:
+    """The settings, and a broker that answers."""
+    settings = load(config, overrides).settings
+    _, _, connection = semantics(settings)
+    reach(connection)
+    return settings, connection
+
+
+def store_of(settings: Settings, connection: Connection, topics: Topics, at: CrashPoint = no_crash) -> CheckpointStore:
+    """Where the checkpoints of a model are."""
+    if settings.checkpoints == "topic":
+        return TopicStore(connection, topics.state, settings.model, at)
+    return DirectoryStore(Path(settings.checkpoints), settings.model, at)
 
 
 def topics_create(config: Path | None) -> str:

@@ -13,7 +13,7 @@ from types import FrameType
 
 import click
 
-from stream_ocpdl.cli.options import topics_create, with_settings
+from stream_ocpdl.cli.options import store_of, topics_create, with_settings
 from stream_ocpdl.config.loading import load
 from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.config.validation import semantics
@@ -22,13 +22,13 @@ from stream_ocpdl.logs import natural, written
 from stream_ocpdl.machine import processors
 from stream_ocpdl.ocpdl.learner import warm_up
 from stream_ocpdl.ocpdl.workers import Workers
-from stream_ocpdl.stream.checkpoint import CheckpointStore, DirectoryStore
-from stream_ocpdl.stream.kafka import Connection, KafkaSource, reach
+from stream_ocpdl.stream.kafka import Connection, KafkaSource, Tail, reach
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import CrashPoint, no_crash
 from stream_ocpdl.stream.preflight import Scripts, prepare
 from stream_ocpdl.stream.service import Pace, Ports, Service
-from stream_ocpdl.stream.topics import TopicJournal, TopicOutbox, Topics, TopicStore
+from stream_ocpdl.stream.starting import beginning
+from stream_ocpdl.stream.topics import TopicJournal, TopicOutbox, Topics
 
 log = logging.getLogger("stream_ocpdl")
 
@@ -70,7 +70,10 @@ def serve(settings: Settings, plan: Plan, pace: Pace, connection: Connection, cr
     for warning in prepare(connection, topics, Scripts(settings.bootstrap_servers, create)):
         log.warning("%s", warning, extra={"topic": warning.topic})
     stop = Stop()  # before this there is nothing to finish, and a signal ends the process at once
-    with closing(KafkaSource(connection, topics.input, settings.model)) as source:
+    with (
+        closing(KafkaSource(connection, topics.input, settings.model)) as source,
+        closing(Tail(connection, topics.control)) as control,
+    ):
         ports = Ports(
             source=source,
             journal=TopicJournal(connection, topics.journal),
@@ -80,6 +83,8 @@ def serve(settings: Settings, plan: Plan, pace: Pace, connection: Connection, cr
             stopping=stop,
             report=report,
             at=at,
+            control=control,
+            begin=beginning(connection, topics.input, settings.start, settings.warm_start),
         )
         with Workers(settings.threads or processors()) as workers:
             warm_up(plan.problem, workers)
@@ -96,13 +101,6 @@ def abandon(why: str) -> None:
     """End the process: nothing is lost, and the next one recovers."""
     log.critical("%s; the process ends and has to be started again", why)
     os._exit(BrokerError.exit_code)
-
-
-def store_of(settings: Settings, connection: Connection, topics: Topics, at: CrashPoint = no_crash) -> CheckpointStore:
-    """Where the checkpoints of a model are."""
-    if settings.checkpoints == "topic":
-        return TopicStore(connection, topics.state, settings.model, at)
-    return DirectoryStore(Path(settings.checkpoints), settings.model, at)
 
 
 class Stop:

@@ -14,11 +14,13 @@ from pydantic import BeforeValidator, Field, SecretStr
 
 from stream_ocpdl.config.clients import Kafka, Section
 from stream_ocpdl.errors import ConfigError
-from stream_ocpdl.ocpdl.problem import Problem
+from stream_ocpdl.ocpdl.problem import WEIGHTS, Problem
+from stream_ocpdl.ocpdl.schedules import name_of, named
 from stream_ocpdl.stream.batching import Batching
 from stream_ocpdl.stream.formats import Format, Name
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.service import Pace
+from stream_ocpdl.stream.starting import Start
 
 
 def _field(kind: Any, name: str, description: str) -> Any:
@@ -42,6 +44,9 @@ class ProblemSettings(Section):
     rank: int = _field(Problem, "rank", "The number of atoms.")
     sparsity: float = _field(Problem, "sparsity", "λ of the loss: a penalty on the sum of the codes.")
     ridge: float = _field(Problem, "ridge", "λ₂ of the loss: a penalty on their squares, which makes codes unique.")
+    weights: str = Field(
+        name_of(WEIGHTS), description="The schedule w(t): power β, power β δ, balanced (1/t), or constant c."
+    )
     per: Literal["tensor", "step"] = _field(Problem, "per", "Whether weights count time in tensors or in steps.")
     batch_size: int | None = Field(None, description="The unit of time of the weights; without it batching.size.")
     radius: int | float | Literal["auto"] | None = _field(
@@ -100,6 +105,14 @@ class Settings(Section):
     checkpoints: str = Field("topic", min_length=1, description='Where checkpoints go: "topic", or a directory.')
     snapshot_every: int = _field(Plan, "snapshot_every", "Steps between two snapshots of the dictionary.")
     digest_every: int = _field(Plan, "digest_every", "Steps between two digests of the state in the journal.")
+    start: str = Field(
+        "earliest",
+        description="Where a new model begins to read: earliest, latest, or a time such as 2031-05-04T12:00Z.",
+    )
+    warm_start: str | None = Field(
+        None,
+        description="Loadings that a new model begins with: MODEL or MODEL/SHARD/EPOCH/T (a snapshot), or a .npz file.",
+    )
     axes: list[str] | None = Field(
         None, description="Names of the modes; without them the first tensor that has names gives them."
     )
@@ -116,7 +129,9 @@ class Settings(Section):
 
     def plan(self) -> Plan:
         """What is to be learned."""
-        batching, problem, form = together(self._batching, self._problem, self._format)
+        batching, problem, form, _ = together(
+            self._batching, self._problem, self._format, lambda: Start.read(self.start)
+        )
         return Plan(
             model=self.model,
             problem=problem,
@@ -141,6 +156,10 @@ class Settings(Section):
 
     def _problem(self) -> Problem:
         given = self.problem.model_dump() | {"shape": tuple(self.problem.shape)}
+        try:
+            given["weights"] = named(self.problem.weights)
+        except ConfigError as error:
+            raise ConfigError(f"problem.{error}") from None
         if self.problem.batch_size is None:
             given["batch_size"] = max(1, self.batching.size)  # what is wrong with it, `Batching` says
         try:

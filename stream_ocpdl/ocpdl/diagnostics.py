@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite
 
+import numpy as np
+
 from stream_ocpdl.ocpdl.aggregates import Intermediate
 from stream_ocpdl.ocpdl.problem import Problem
-from stream_ocpdl.ocpdl.quadratic import residual
+from stream_ocpdl.ocpdl.quadratic import objective, residual
 from stream_ocpdl.ocpdl.schedules import Verdict
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
@@ -20,6 +22,14 @@ def stationarity(problem: Problem, state: State, workers: Workers = SERIAL) -> t
     at = Intermediate(state.aggregates, state.loadings, workers)
     sets = problem.sets(state.scale or 1.0).loadings
     return tuple(residual(U, *at(i), C.project) for i, (U, C) in enumerate(zip(state.loadings, sets, strict=True)))
+
+
+def figures(problem: Problem, state: State, workers: Workers = SERIAL) -> tuple[float, ...]:
+    """E, f̂_t(D_t), ‖A‖_F, ‖U₁‖_F … ‖Uₙ‖_F: enough to tell whether two states are the same but for rounding."""
+    past = state.aggregates
+    penalty = problem.sparsity * past.P + problem.ridge * float(past.A.trace())
+    value = past.E + penalty + objective(state.loadings[0], *Intermediate(past, state.loadings, workers)(0))
+    return (past.E, value, float(np.linalg.norm(past.A)), *(float(np.linalg.norm(U)) for U in state.loadings))
 
 
 class Standing(StrEnum):

@@ -105,3 +105,38 @@ class Constant:
     def a3(self) -> Verdict:
         """Does not hold."""
         return Verdict(False, "a constant weight forgets: Σ w_t² √t diverges")
+
+
+def named(text: str) -> Schedule:
+    """The schedule of a name: "power β", "power β δ", "balanced" or "constant c".
+
+    >>> named("power 0.76"), named("constant 0.05")
+    (PowerLaw(beta=0.76, delta=0.0), Constant(value=0.05))
+    """
+    kind, *numbers = text.split() or [""]
+    known = {"power": (PowerLaw, 1, 2), "balanced": (Balanced, 0, 0), "constant": (Constant, 1, 1)}
+    make, least, most = known.get(kind, (None, 0, 0))
+    try:
+        if make is not None and least <= len(numbers) <= most:
+            return make(*map(float, numbers))  # type: ignore[no-any-return]
+    except ConfigError as error:
+        raise ConfigError(f"weights: {error}") from None
+    except ValueError:
+        pass
+    raise ConfigError(f"weights must be 'power β', 'power β δ', 'balanced' or 'constant c', not {text[:80]!r}")
+
+
+def name_of(schedule: Schedule) -> str:
+    """What `named` reads; of a schedule that has no name, what it says of itself.
+
+    >>> name_of(PowerLaw(0.75, 0.6)), name_of(Balanced())
+    ('power 0.75 0.6', 'balanced')
+    """
+    match schedule:
+        case PowerLaw(beta, delta):
+            return f"power {float(beta)!r}" + (f" {float(delta)!r}" if delta else "")
+        case Constant(value):
+            return f"constant {float(value)!r}"
+        case Balanced():
+            return "balanced"
+    return str(schedule)[:512]

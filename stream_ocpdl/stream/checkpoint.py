@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from stream_ocpdl.errors import OcpdlError, StateError
-from stream_ocpdl.fingerprint import fingerprint
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.stream.messages import OWN, Manifest, unframe
 from stream_ocpdl.stream.plan import Plan
@@ -40,7 +39,7 @@ def manifest_of(plan: Plan, progress: Progress, journal_offset: int, identity: s
         link=progress.link,
         input=identity,
         lineage=plan.lineage(),
-        fingerprint=fingerprint(),
+        fingerprint=progress.fingerprint,
         size=size,
         sha256=sha.hexdigest(),
     )
@@ -99,6 +98,27 @@ class NoStore:
         """It is not there."""
 
 
+class ReadOnly:
+    """The checkpoints of a store, for those who may not touch it."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store = store
+
+    def open(self) -> None:
+        """Nobody is fenced."""
+
+    def save(self, manifest: Manifest, parts: Callable[[], Iterable[bytes | memoryview]]) -> None:
+        """Refuse."""
+        raise StateError("checkpoints are only looked at here")
+
+    def candidates(self) -> Iterator[Candidate]:
+        """Those of the store."""
+        return self._store.candidates()
+
+    def discard(self, manifest: Manifest) -> None:
+        """It stays where it is."""
+
+
 class DirectoryStore:
     """Checkpoints of a model as files of a directory of its own, one each, named by their place in the journal.
 
@@ -117,7 +137,7 @@ class DirectoryStore:
             path.unlink()
 
     def save(self, manifest: Manifest, parts: Callable[[], Iterable[bytes | memoryview]]) -> None:
-        """Write, flush, rename, flush; then remove all but the newest few."""
+        """Write, flush, rename, flush; then remove all but this one and the newest of the others."""
         final = self._path(manifest)
         temporary = final.with_suffix(".writing")
         with temporary.open("wb") as file:
@@ -129,7 +149,7 @@ class DirectoryStore:
             os.fsync(file.fileno())
         temporary.rename(final)
         _flush_directory(self._directory)
-        for old in self._files()[KEPT:]:
+        for old in [path for path in self._files() if path != final][KEPT - 1 :]:
             old.unlink()
 
     def candidates(self) -> Iterator[Candidate]:

@@ -25,9 +25,9 @@ CARRIED_BYTES = 1024
 """The most that one of them may have; W3C asks for 512 of a tracestate."""
 
 
-def codes(plan: Plan, step: Step, rows: Iterable[Record]) -> Iterable[Output]:
+def codes(plan: Plan, step: Step, rows: Iterable[Record], epoch: int = 0) -> Iterable[Output]:
     """The codes of a step; each row is given by its record, or the one of its last piece."""
-    dictionary = Version(plan.model, step.t - 1)
+    dictionary = Version(plan.model, step.t - 1, epoch=epoch)
     for record, h, loss in zip(rows, step.codes, step.coding.losses, strict=True):
         code = Code(dictionary, step.t, record.position, float(loss), h)
         headers = (*_event(plan, "code", _place(record)), *_carried(record.headers))
@@ -45,17 +45,18 @@ def shown(plan: Plan, t: int) -> bool:
     return t == 1 or t % plan.snapshot_every == 0
 
 
-def snapshot(plan: Plan, progress: Progress, step: Step, identity: str) -> Output:
-    """The dictionary after a step."""
-    state, version = progress.state, Version(plan.model, step.t)
+def snapshot(plan: Plan, progress: Progress, weight: float, identity: str) -> Output:
+    """The dictionary after a step of this weight."""
+    state, problem = progress.state, progress.problem(plan)
+    version = Version(plan.model, state.t, epoch=progress.epoch)
     found = Snapshot(
         version=version,
         tensors=state.N,
         loadings=state.loadings,
         axes=progress.axes,
-        weight=step.weight,
-        schedule=str(plan.problem.weights)[:TEXT],
-        card=assumption_card(plan.problem, state),
+        weight=weight,
+        schedule=str(problem.weights)[:TEXT],
+        card=assumption_card(problem, state),
         atoms=tuple(range(plan.problem.rank)),
         input=identity,
         positions=progress.resume,

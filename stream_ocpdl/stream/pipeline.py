@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stream_ocpdl.errors import DataError, LineageError
-from stream_ocpdl.fingerprint import fingerprint
 from stream_ocpdl.ocpdl.batch import Batch, gather
+from stream_ocpdl.ocpdl.diagnostics import figures
 from stream_ocpdl.ocpdl.learner import advance
 from stream_ocpdl.ocpdl.results import Step
+from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.batching import Batcher, Cut, Item
 from stream_ocpdl.stream.intake import Intake
@@ -30,9 +31,12 @@ from stream_ocpdl.stream.messages import (
     link,
     runs,
 )
+from stream_ocpdl.stream.messages.fields import TEXT
 from stream_ocpdl.stream.outputs import codes, dead_letter, shown, snapshot
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.progress import Progress, within
+from stream_ocpdl.stream.terms import terms_of
+from stream_ocpdl.stream.warm import Warm, to_bytes
 
 REFUSALS = 1000
 """The most in one record of the journal."""
@@ -65,11 +69,19 @@ class Pipeline:
         """The partitions of which more is wanted."""
         return self._batcher.hungry
 
-    def genesis(self) -> Output:
+    def genesis(self, warm: Warm | None = None) -> Output:
         """The first record of the journal; to be written before any step."""
         now = self.progress
-        identity = {"input": self._identity, "lineage": self.plan.lineage(), "fingerprint": fingerprint()}
-        return self._journal(_record(now, GENESIS, "genesis", state=now.state.digest(), **identity))
+        identity = {"input": self._identity, "lineage": self.plan.lineage(), "fingerprint": now.fingerprint}
+        begun = {"terms": terms_of(self.plan.problem), "state": now.state.digest()}
+        if warm is not None:
+            begun |= {"loadings": to_bytes(now.state.loadings), "reason": warm.origin[:TEXT]}
+        return self._journal(_record(now, GENESIS, "genesis", **identity | begun))
+
+    def record(self, progress: Progress, event: str, **more: Any) -> Output:
+        """Go on from a progress that came about between two steps, with a record that says how."""
+        previous, self.progress = self.progress.link, progress
+        return self._journal(_record(progress, previous, event, **more))
 
     def feed(self, records: Iterable[Record], now: float) -> None:
         """Decode records and let them wait for their minibatch."""
@@ -94,7 +106,7 @@ class Pipeline:
         cut, batch, axes = ready
         before, step, state = self.progress, None, self.progress.state
         if batch is not None:
-            state, step = advance(self.plan.problem, state, batch, self._workers, consume=True)
+            state, step = advance(before.problem(self.plan), state, batch, self._workers, consume=True)
         reached = before.reached | cut.reached
         open_ = self._open(reached)
         self.progress = replace(
@@ -153,8 +165,15 @@ class Pipeline:
             used=runs(record.position for record in used),
             refused=tuple(refused),
             checksum=checksum(*(record.value or b"" for record in used)),
-            state=now.state.digest() if now.state.t % self.plan.digest_every == 0 else None,
+            **self._digested(now.state, step),
         )
+
+    def _digested(self, state: State, step: Step | None) -> dict[str, Any]:
+        """Now and then what a state is: its digest, and figures that can be compared where digests cannot."""
+        if state.t % self.plan.digest_every != 0:
+            return {}
+        told = {"figures": figures(self.progress.problem(self.plan), state, self._workers)} if step else {}
+        return {"state": state.digest(), **told}
 
     def _results(self, cut: Cut, step: Step | None) -> Iterable[Output]:
         """Codes, dead letters, and a snapshot if one is due."""
@@ -162,9 +181,9 @@ class Pipeline:
             yield dead_letter(self.plan, refusal.record, refusal.error, refusal.reason)
         if step is None:
             return
-        yield from codes(self.plan, step, [item.parts[-1] for item in cut.rows])
+        yield from codes(self.plan, step, [item.parts[-1] for item in cut.rows], self.progress.epoch)
         if shown(self.plan, step.t):
-            yield snapshot(self.plan, self.progress, step, self._identity)
+            yield snapshot(self.plan, self.progress, step.weight, self._identity)
 
     def _journal(self, record: JournalRecord) -> Output:
         value = record.to_bytes()
@@ -174,6 +193,7 @@ class Pipeline:
 
 def _record(progress: Progress, previous: str, event: str = "refusal", **more: Any) -> JournalRecord:
     """A record of the journal after which a model stands here."""
+    standing = {"terms": progress.terms, "epoch": progress.epoch or None, "control": progress.control}
     return JournalRecord(
         event,
         previous,
@@ -185,7 +205,7 @@ def _record(progress: Progress, previous: str, event: str = "refusal", **more: A
         ahead=progress.ahead,
         cursor=progress.cursor,
         axes=progress.axes,
-        **more,
+        **standing | more,
     )
 
 

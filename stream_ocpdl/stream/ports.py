@@ -69,3 +69,19 @@ class Outbox(Protocol):
     def commit(self, outputs: Sequence[Output], positions: Mapping[int, int]) -> int:
         """Write outputs and positions in one transaction; the offset of the last record of the journal among them."""
         ...
+
+
+class Control(Protocol):
+    """What operators ask for."""
+
+    def read(self, start: int) -> Sequence[tuple[int, bytes | None]]:
+        """Offset and value of requests from an offset on, those that are there by now; at once."""
+        ...
+
+
+class NoControl:
+    """Nobody asks for anything."""
+
+    def read(self, start: int) -> Sequence[tuple[int, bytes | None]]:
+        """Nothing."""
+        return ()

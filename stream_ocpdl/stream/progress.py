@@ -1,15 +1,23 @@
 """How far a model has come, and how a record of the journal takes it further.
 
 A `Progress` is all that decides what comes next. `replay` makes it from the journal and the input alone.
+
+**Epochs.** Bits can only be the same where they were made under the same numeric fingerprint. Steps that were made
+under another one are replayed all the same; then figures are compared, within a tolerance, and no digests, and the
+progress is not `exact` until a record has the digest of just this state. The service begins a new epoch before it goes
+on from there. Under the same fingerprint another digest is an error.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from math import isclose
 
 from stream_ocpdl.errors import DecodeError, LineageError
 from stream_ocpdl.fingerprint import fingerprint
 from stream_ocpdl.ocpdl.batch import gather
+from stream_ocpdl.ocpdl.diagnostics import figures
 from stream_ocpdl.ocpdl.learner import advance
+from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
@@ -19,10 +27,16 @@ from stream_ocpdl.stream.messages import (
     JournalRecord,
     Record,
     Run,
+    Terms,
     checksum,
     link,
 )
 from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.terms import in_force
+from stream_ocpdl.stream.warm import Warm, loadings_of, warmed
+
+TOLERANCE = 1e-6
+"""How far figures may be from those that were journaled under another fingerprint, relatively."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,34 +54,112 @@ class Progress:
     cursor: int = 0
     ahead: tuple[Run, ...] = ()
     axes: tuple[str, ...] | None = None
+    epoch: int = 0
+    terms: Terms | None = None
+    """The terms of the problem, if they are no longer those that it began with."""
+    control: int | None = None
+    """The offset of the next request, once there was one."""
+    fingerprint: str = field(default_factory=lambda: here())
+    """Under which the bits were made, since the last record that says it."""
+    exact: bool = True
+    """Whether the bits of the state are those that the journal means."""
+
+    def problem(self, plan: Plan) -> Problem:
+        """The problem on the terms in force."""
+        return in_force(plan.problem, self.terms)
 
 
-def beginning(plan: Plan, resume: dict[int, int]) -> Progress:
+def beginning(plan: Plan, resume: dict[int, int], warm: Warm | None = None) -> Progress:
     """The progress of a model that has seen nothing, and begins to read here."""
-    return Progress(State.initial(plan.problem), "", resume, resume, cursor=min(resume, default=0), axes=plan.axes)
+    state = State.initial(plan.problem) if warm is None else warmed(plan.problem, warm.loadings)
+    return Progress(state, "", resume, resume, cursor=min(resume, default=0), axes=plan.axes)
 
 
 def replay(
-    plan: Plan, progress: Progress, value: bytes, used: Sequence[Record], workers: Workers = SERIAL
+    plan: Plan,
+    progress: Progress,
+    value: bytes,
+    used: Sequence[Record],
+    workers: Workers = SERIAL,
+    restored: Progress | None = None,
 ) -> tuple[Progress, Step | None]:
-    """The progress after a record of the journal, from the input that it names. The record decides, and is checked."""
+    """The progress after a record of the journal, from the input that it names. The record decides, and is checked.
+
+    Of a rollback, `restored` is the progress whose state it goes back to.
+    """
     record = read_journal(value)
     if record.previous != (progress.link or GENESIS):
         raise LineageError(f"the journal record of step {record.t} does not follow the one before it")
-    if record.event == "genesis":
-        check_lineage(plan, record.lineage, record.fingerprint)
-    state, step = progress.state, None
-    if record.event == "step":
-        if checksum(*(row.value or b"" for row in used)) != record.checksum:
-            raise LineageError(f"the input of step {record.t} is not what it was when it was learned")
-        rows = Intake(plan.format, plan.problem.shape, ()).rows(used)
-        batch, _ = gather(plan.problem, [tensor.array for _, tensor in rows], workers)
-        state, step = advance(plan.problem, state, batch, workers, consume=True)
-        if (step.t, step.N, step.weight) != (record.t, record.N, record.weight):
-            raise LineageError(f"the journal has step {record.t}, {record.N} tensors; the replay {step.t}, {step.N}")
-    if record.state is not None and record.state != state.digest():
+    state, step, exact, bits = progress.state, None, progress.exact, progress.fingerprint
+    match record.event:
+        case "genesis":
+            check_lineage(plan, record.lineage)
+            if record.loadings is not None:
+                state = warmed(plan.problem, loadings_of(plan.problem, record.loadings))
+            exact = record.fingerprint == here()
+        case "step":
+            state, step = _learn_again(plan, progress, record, used, workers)
+            exact = exact and bits == here()
+            _check_counts(record, step, exact)
+        case "rollback":
+            if restored is None:
+                raise LineageError(f"the state of step {record.t}, to which the model went back, is not at hand")
+            state, exact = restored.state, restored.exact
+    made = replace(after(record, value, state), fingerprint=record.fingerprint or bits)
+    _check_standing(progress, record, made)
+    return replace(made, exact=_agrees(record, made.problem(plan), state, exact)), step
+
+
+def _learn_again(
+    plan: Plan, progress: Progress, record: JournalRecord, used: Sequence[Record], workers: Workers
+) -> tuple[State, Step]:
+    if checksum(*(row.value or b"" for row in used)) != record.checksum:
+        raise LineageError(f"the input of step {record.t} is not what it was when it was learned")
+    problem = progress.problem(plan)
+    rows = Intake(plan.format, problem.shape, ()).rows(used)
+    batch, _ = gather(problem, [tensor.array for _, tensor in rows], workers)
+    return advance(problem, progress.state, batch, workers, consume=True)
+
+
+def _check_counts(record: JournalRecord, step: Step, exact: bool) -> None:
+    same = step.weight == record.weight if exact else isclose(step.weight, record.weight, rel_tol=TOLERANCE)
+    if (step.t, step.N) != (record.t, record.N) or not same:
+        raise LineageError(f"the journal has step {record.t}, {record.N} tensors; the replay {step.t}, {step.N}")
+
+
+def _check_standing(before: Progress, record: JournalRecord, now: Progress) -> None:
+    """Raise unless epoch, terms and counts go on as such a record lets them."""
+    begun = record.event in ("rollback", "epoch")
+    if now.epoch != before.epoch + begun:
+        raise LineageError(f"the journal record of step {record.t} is of epoch {now.epoch}, after {before.epoch}")
+    if record.event != "reconfigure" and now.terms != before.terms:
+        raise LineageError(f"the journal record of step {record.t} has other terms than the one before it")
+    if (record.t, record.N) != (now.state.t, now.state.N):
+        raise LineageError(f"the journal has step {record.t}, {record.N} tensors; the replay {now.state.t}")
+
+
+def _agrees(record: JournalRecord, problem: Problem, state: State, exact: bool) -> bool:
+    """Whether this is the state of which the record has the digest; where that cannot be, it must come close."""
+    if record.state is None:
+        return exact
+    if record.state == state.digest():
+        return True
+    if exact and record.event != "epoch":
         raise LineageError(f"the state after step {record.t} is not the one that the journal has")
-    return after(record, value, state), step
+    mine = figures(problem, state) if record.figures else ()
+    for k, (name, found, wanted) in enumerate(zip(_figure_names(problem), mine, record.figures or (), strict=False)):
+        near = TOLERANCE * mine[0] if k == 1 else 0.0  # f̂ is what is left of E, and may be nothing
+        if not isclose(found, wanted, rel_tol=TOLERANCE, abs_tol=near):
+            raise LineageError(
+                f"after step {record.t} {name} is {found:.9g}, and was {wanted:.9g} under another numeric fingerprint:"
+                " that is more than rounding"
+            )
+    return False
+
+
+def _figure_names(problem: Problem) -> list[str]:
+    """The names of the figures."""
+    return ["E", "the surrogate loss", "‖A‖", *(f"‖U{i + 1}‖" for i in range(problem.modes))]
 
 
 def read_journal(value: bytes) -> JournalRecord:
@@ -79,24 +171,34 @@ def read_journal(value: bytes) -> JournalRecord:
 
 
 def after(record: JournalRecord, value: bytes, state: State) -> Progress:
-    """The progress after a record whose step led to this state."""
+    """The progress after a record that led to this state."""
     return Progress(
-        state, link(value), record.resume, record.reached, record.open, record.cursor, record.ahead, record.axes
+        state,
+        link(value),
+        record.resume,
+        record.reached,
+        record.open,
+        record.cursor,
+        record.ahead,
+        record.axes,
+        record.epoch or 0,
+        None if record.event == "genesis" else record.terms,
+        record.control,
     )
 
 
-def check_lineage(plan: Plan, lineage: str | None, made_under: str | None) -> None:
-    """Raise unless a journal or a checkpoint was made for this problem, and under conditions that give its bits."""
+def check_lineage(plan: Plan, lineage: str | None) -> None:
+    """Raise unless a journal or a checkpoint was made for this problem."""
     if lineage != plan.lineage():
         raise LineageError(
             "the model was begun with another problem (shape, rank, penalties, weights, seed …) or input format;"
             " restore those settings, or give the model another name"
         )
-    if made_under != fingerprint():
-        raise LineageError(
-            f"the model's bits were made under the numeric fingerprint {made_under}, here it is {fingerprint()}:"
-            " another CPU, library or release; run it where it ran, or give the model another name"
-        )
+
+
+def here() -> str:
+    """The numeric fingerprint under which bits are made now."""
+    return fingerprint()
 
 
 def within(record: Record, places: Iterable[Run]) -> bool:

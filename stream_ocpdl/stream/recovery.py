@@ -1,36 +1,48 @@
 """How a model comes back: the newest checkpoint that the journal agrees with, and a replay of the steps after it.
 
-    1. Of the checkpoints, newest first, take the first that is whole and whose link stands in the journal at the offset
-       it names. One that is ahead of the journal, or of another history, is refused.
+    1. Of the checkpoints, the furthest first, take the first that is whole and whose link stands in the journal at the
+       offset it names. One that is ahead of the journal, or of another history, is refused.
     2. Read the journal from there to its end; read the input that it names; learn it again, outputs off.
     3. Check what the records claim: the chain, the checksums of the input, the digests of the state.
+
+A model that was rolled back has the state of an earlier record, wherever the checkpoint is: of what lies behind the
+checkpoint only the steps after the last rollback are learned again, and the record it went back to is recovered first,
+in the same way. So a recovery is a chain of legs, each of which begins with a checkpoint, a genesis or a rollback.
 
 The journal is the truth: offsets committed elsewhere serve monitors and fencing, and are not asked.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from stream_ocpdl.errors import InputLost, LineageError, StateError
+from stream_ocpdl.errors import ConfigError, InputLost, LineageError, StateError
 from stream_ocpdl.ocpdl.results import Step
+from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.batching import PLENTY
 from stream_ocpdl.stream.checkpoint import Candidate, CheckpointStore, state_of
-from stream_ocpdl.stream.messages import Position, Record, Run, link
+from stream_ocpdl.stream.messages import JournalRecord, Position, Record, Run, Target, link
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import Journal, Said, Source
 from stream_ocpdl.stream.progress import Progress, after, beginning, check_lineage, read_journal, replay, within
+from stream_ocpdl.stream.terms import on_terms
+from stream_ocpdl.stream.warm import Warm
 
 Report = Callable[[str], None]
 
-OnRecord = Callable[[Progress, Sequence[Record], Step | None], None]
+OnRecord = Callable[[Progress, Sequence[Record], Step | None, JournalRecord], None]
+"""Called with the progress after a record, the input that it used, its step, and the record."""
 
 POLLED = 1000
 """Records to ask for in one poll."""
 
 PATIENCE = 600
 """Polls of a tenth of a second that a replay waits for a record which must be there."""
+
+END = 1 << 62
+"""Behind the end of every journal."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +52,34 @@ class Recovered:
     progress: Progress
     journal_offset: int
     replayed: int
+    plan: Plan
+    """On the terms that the model began with: those in force are in the progress."""
+    base: int = -1
+    """The journal's offset of the checkpoint that it was made from; −1 if it was made from scratch."""
+    went_back: bool = False
+    """Whether it was made by way of a rollback that no checkpoint has seen."""
+    warm: Warm | None = None
+    """Of a new model: loadings that it begins with."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Beginning:
+    """How a new model begins; asked only if there is no journal."""
+
+    positions: Callable[[], dict[int, int]]
+    warm: Callable[[], Warm | None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recovery:
+    """What a recovery needs of the world. `on_record` is called after every record replayed; it may raise to end it."""
+
+    source: Source
+    journal: Journal
+    store: CheckpointStore
+    report: Report
+    on_record: OnRecord = lambda *_: None
+    workers: Workers = SERIAL
 
 
 def recover(
@@ -50,26 +90,130 @@ def recover(
     report: Report,
     on_record: OnRecord = lambda *_: None,
     workers: Workers = SERIAL,
+    begin: Beginning | None = None,
 ) -> Recovered:
-    """Where the model stands. `on_record` is called after every record replayed; it may raise to end the recovery."""
-    progress, offset, refused = beginning(plan, source.earliest()), -1, 0
-    for candidate in store.candidates():
-        if candidate.manifest.model != plan.model:
-            continue
-        found = _accept(plan, candidate, source, journal, report)
-        if found is not None:
-            progress, offset = found, candidate.manifest.journal_offset
-            report(Said(f"restored the checkpoint of step {progress.state.t}", step=progress.state.t))
-            break
-        store.discard(candidate.manifest)
-        refused += 1
-    recovered = _replay(plan, progress, offset, source, journal, on_record, workers)
-    if recovered.journal_offset < 0 and refused:
+    """Where the model stands."""
+    world = Recovery(source, journal, store, report, on_record, workers)
+    base = begun(plan, journal)
+    if base is None:
+        return _new(plan, world, begin or Beginning(source.earliest))
+    return rebuild(base, world)
+
+
+def _new(plan: Plan, world: Recovery, begin: Beginning) -> Recovered:
+    if any(candidate.manifest.model == plan.model for candidate in world.store.candidates()):
         raise LineageError(
             f"the journal of {plan.model} is empty, yet there are checkpoints of it: it was deleted or trimmed, and"
             " beginning again would publish every code a second time; give the model another name"
         )
-    return recovered
+    warm = begin.warm()
+    return Recovered(beginning(plan, begin.positions(), warm), -1, 0, plan, warm=warm)
+
+
+def begun(plan: Plan, journal: Journal) -> Plan | None:
+    """The plan on the terms that the model began with, if the journal tells them; none if there is no journal."""
+    try:
+        first = next(iter(journal.read()), None)
+    except LineageError:  # it was trimmed, and says no more of its beginning
+        return plan
+    if first is None:
+        return None
+    record = read_journal(first[1])
+    if record.event != "genesis":
+        return plan
+    try:
+        base = on_terms(plan, record.terms)
+    except ConfigError as error:
+        raise LineageError(f"the model began on terms that these settings do not know: {error}") from error
+    check_lineage(base, record.lineage)
+    return base
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Leg:
+    """Records to be replayed: those behind an offset, up to and with another."""
+
+    behind: int
+    last: int
+    rollback: bytes | None = None
+    """The record at `behind`, if the leg begins with one that went back."""
+
+
+def rebuild(plan: Plan, world: Recovery, until: int = END) -> Recovered:
+    """The model as it stood after the record of the journal at an offset, or at its end."""
+    legs, progress, base = _legs(plan, world, until)
+    replayed, offset = 0, base
+    for leg in reversed(legs):
+        if leg.rollback is not None:
+            progress, offset = _went_back(leg.rollback, progress), leg.behind
+        progress, offset, count = _replay(plan, world, progress, leg.behind, leg.last)
+        replayed += count
+    return replace(_whole(plan, progress, offset, replayed, base), went_back=len(legs) > 1)
+
+
+def _whole(plan: Plan, progress: Progress | None, offset: int, replayed: int, base: int) -> Recovered:
+    if progress is None:
+        raise LineageError("the journal has no record up to the one that is wanted")
+    return Recovered(progress, offset, replayed, plan, base)
+
+
+def _went_back(value: bytes, progress: Progress | None) -> Progress:
+    """The progress after a rollback to this one."""
+    record = read_journal(value)
+    if progress is None:
+        raise LineageError(f"the journal has a rollback to step {record.t}, which it does not have")
+    same = record.state == progress.state.digest()
+    if progress.exact and not same:
+        raise LineageError(f"the state of step {record.t} is not the one to which the model went back")
+    made_under = record.fingerprint or progress.fingerprint
+    return replace(after(record, value, progress.state), fingerprint=made_under, exact=same)
+
+
+def _legs(plan: Plan, world: Recovery, until: int) -> tuple[list[_Leg], Progress | None, int]:
+    """The legs, the last first; and the progress that the first begins with, none for a genesis, with its offset."""
+    legs: list[_Leg] = []
+    while True:
+        progress, offset = _nearest(plan, world, until)
+        found = _last_rollback(world.journal, progress, offset, until)
+        if found is None:
+            return [*legs, _Leg(offset, until)], progress, offset
+        position, value, target = found
+        legs.append(_Leg(position, until, value))
+        until = target.offset
+
+
+def _nearest(plan: Plan, world: Recovery, until: int) -> tuple[Progress | None, int]:
+    """The furthest acceptable checkpoint up to an offset of the journal."""
+    candidates = [c for c in world.store.candidates() if c.manifest.model == plan.model]
+    for candidate in sorted(candidates, key=lambda c: c.manifest.journal_offset, reverse=True):
+        if candidate.manifest.journal_offset > until:
+            continue
+        found = _accept(plan, candidate, world.source, world.journal, world.report)
+        if found is not None:
+            t = found.state.t
+            world.report(Said(f"restored the checkpoint of step {t}", step=t))
+            return found, candidate.manifest.journal_offset
+        world.store.discard(candidate.manifest)
+    return None, -1
+
+
+def _last_rollback(
+    journal: Journal, progress: Progress | None, offset: int, until: int
+) -> tuple[int, bytes, Target] | None:
+    """The last record behind an offset that went back; the chain is checked on the way."""
+    found, previous = None, None if progress is None else progress.link
+    for position, value in journal.read(offset + 1):
+        if position > until:
+            break
+        record = read_journal(value)
+        if previous is not None and record.previous != previous:
+            raise LineageError(f"the journal record of step {record.t} does not follow the one before it")
+        previous = link(value)
+        if record.target is not None:
+            if record.target.offset >= position:
+                raise LineageError(f"the journal has a rollback at offset {position} to a record that came later")
+            found = (position, value, record.target)
+    return found
 
 
 def _accept(plan: Plan, candidate: Candidate, source: Source, journal: Journal, report: Report) -> Progress | None:
@@ -82,13 +226,14 @@ def _accept(plan: Plan, candidate: Candidate, source: Source, journal: Journal, 
     if link(standing[1]) != manifest.link:
         report(Said(f"refused the checkpoint of step {manifest.t}: the journal has another history", step=manifest.t))
         return None
-    check_lineage(plan, manifest.lineage, manifest.fingerprint)
+    check_lineage(plan, manifest.lineage)
     _check_input(manifest.input, source)
     try:
-        return after(read_journal(standing[1]), standing[1], state_of(manifest, candidate.load()))
+        state = state_of(manifest, candidate.load())
     except StateError as error:
         report(Said(f"refused the checkpoint of step {manifest.t}: {error}", step=manifest.t))
         return None
+    return replace(after(read_journal(standing[1]), standing[1], state), fingerprint=manifest.fingerprint)
 
 
 def _check_input(identity: str | None, source: Source) -> None:
@@ -100,30 +245,71 @@ def _check_input(identity: str | None, source: Source) -> None:
 
 
 def _replay(
-    plan: Plan,
-    progress: Progress,
-    offset: int,
-    source: Source,
-    journal: Journal,
-    on_record: OnRecord,
-    workers: Workers,
-) -> Recovered:
-    inputs, begun, replayed = Inputs(source), False, 0
-    for position, value in journal.read(offset + 1):
+    plan: Plan, world: Recovery, progress: Progress | None, offset: int, until: int, kept: "Kept | None" = None
+) -> tuple[Progress | None, int, int]:
+    """Learn again what the records behind an offset name; where that leads, the last offset, and how many steps."""
+    source, inputs, started, replayed = world.source, Inputs(world.source), False, 0
+    for position, value in world.journal.read(offset + 1):
+        if position > until:
+            break
         record = read_journal(value)
         if record.event == "genesis":
             _check_input(record.input, source)
-        if not begun:
-            progress = replace(progress, resume=record.resume) if record.event == "genesis" else progress
+            progress = beginning(plan, record.resume)
+        if progress is None:
+            raise LineageError("the journal does not begin with a genesis")
+        if not started:
             source.start(starts(progress, source))
-            begun = True
+            started = True
+        restored = kept.state(record.target) if kept is not None and record.target is not None else None
         used = [row for run in record.used for row in inputs.take(run)]
-        progress, step = replay(plan, progress, value, used, workers)
+        progress, step = replay(plan, progress, value, used, world.workers, restored)
         inputs.drop(progress)
         offset = position
         replayed += step is not None
-        on_record(progress, used, step)
-    return Recovered(progress, offset, replayed)
+        if kept is not None:
+            kept.see(position, progress)
+        world.on_record(progress, used, step, record)
+    return progress, offset, replayed
+
+
+class Kept:
+    """The states to which a journal goes back later, kept for as long as they are wanted while it is replayed in order.
+
+    Those that lie before all that is replayed are made at once.
+    """
+
+    def __init__(self, plan: Plan, world: Recovery, base: int) -> None:
+        targets = (read_journal(value).target for _, value in world.journal.read(base + 1))
+        self._wanted = Counter(target.offset for target in targets if target is not None)
+        self._states: dict[int, tuple[bytes, Progress]] = {}
+        quiet = replace(world, on_record=lambda *_: None)
+        for offset in sorted(self._wanted):
+            if offset <= base:
+                self.see(offset, rebuild(plan, quiet, offset).progress)
+
+    def see(self, position: int, progress: Progress) -> None:
+        """Keep the state after a record, if it is wanted; the progress itself is consumed by the next step."""
+        if self._wanted[position] > 0:
+            self._states[position] = (progress.state.to_bytes(), progress)
+
+    def state(self, target: Target) -> Progress | None:
+        """The progress of a record that came by."""
+        if target.offset not in self._states:
+            return None
+        data, progress = self._states[target.offset]
+        self._wanted[target.offset] -= 1
+        if self._wanted[target.offset] == 0:
+            del self._states[target.offset]
+        return replace(progress, state=State.from_bytes(data))
+
+
+def replay_all(plan: Plan, world: Recovery, until: int = END) -> Recovered:
+    """Replay every record behind the furthest checkpoint up to an offset, also what was rolled back later."""
+    progress, base = _nearest(plan, world, until)
+    kept = Kept(plan, world, base)
+    progress, offset, replayed = _replay(plan, world, progress, base, END, kept)
+    return _whole(plan, progress, offset, replayed, base)
 
 
 def starts(progress: Progress, source: Source) -> dict[int, int]:

@@ -4,6 +4,7 @@
     2. Recover: checkpoint, then replay.
     3. Poll, feed, step, until it is time to commit; then codes, dead letters, snapshots, journal and positions in one
        transaction. Checkpoints only after their step is committed.
+       Between two commits requests of operators are answered (`requests`).
     4. When told to stop: commit what is learned, write a checkpoint, end.
 
 What is learned and not yet committed exists in memory alone. A process that dies loses it and learns it again from the
@@ -11,16 +12,20 @@ same input; a transaction that was aborted is written again from the same bytes.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from stream_ocpdl.errors import ConfigError, Stopped
+from stream_ocpdl.errors import ConfigError, LineageError, Stopped
+from stream_ocpdl.ocpdl.diagnostics import figures
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.checkpoint import CheckpointStore, manifest_of
 from stream_ocpdl.stream.messages import DeadLetter, Output
 from stream_ocpdl.stream.pipeline import Pipeline
 from stream_ocpdl.stream.plan import Plan
-from stream_ocpdl.stream.ports import CrashPoint, Journal, Outbox, Said, Source, no_crash
-from stream_ocpdl.stream.recovery import Recovered, Report, recover, starts
+from stream_ocpdl.stream.ports import Control, CrashPoint, Journal, NoControl, Outbox, Said, Source, no_crash
+from stream_ocpdl.stream.progress import here
+from stream_ocpdl.stream.recovery import Beginning, Recovered, Recovery, Report, recover, starts
+from stream_ocpdl.stream.requests import Desk
+from stream_ocpdl.stream.terms import terms_of, told_apart
 
 POLLED = 256
 """Records to ask for in one poll, at least: few calls, and all partitions get their turn."""
@@ -39,6 +44,9 @@ class Ports:
     stopping: Callable[[], bool]
     report: Report
     at: CrashPoint = no_crash
+    control: Control = NoControl()  # noqa: RUF009  (it has no state)
+    begin: Beginning | None = None
+    """How a new model begins; without it with the earliest input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +78,19 @@ class Service:
 
     def run(self) -> Pipeline:
         """Work until told to stop; the pipeline as it was left, all of it committed."""
-        self.ports.outbox.open()  # 1
-        self.ports.store.open()
+        ports = self.ports
+        ports.outbox.open()  # 1
+        ports.store.open()
         pipeline, offset, checkpointed = self._recover()  # 2
-        while not self.ports.stopping():  # 3
+        while not ports.stopping():  # 3
             outputs = self._work(pipeline)
             if outputs:
-                offset = self.ports.outbox.commit(outputs, pipeline.progress.resume)
+                offset = ports.outbox.commit(outputs, pipeline.progress.resume)
                 self._say_refused(outputs)
+            for answered in self._desk.answers(pipeline):
+                pipeline, offset = answered.pipeline, answered.offset
+                checkpointed = -self.pace.checkpoint_every if answered.went_back else checkpointed
+                ports.at("after-answer")
             if pipeline.progress.state.t - checkpointed >= self.pace.checkpoint_every:
                 self._checkpoint(pipeline, offset)
                 checkpointed = pipeline.progress.state.t
@@ -91,17 +104,59 @@ class Service:
         A new model begins its journal.
         """
         ports = self.ports
-        found: Recovered = recover(
-            self.plan, ports.source, ports.journal, ports.store, ports.report, self._between_replays, self.workers
+        found = recover(
+            self.plan,
+            ports.source,
+            ports.journal,
+            ports.store,
+            ports.report,
+            self._between_replays,
+            self.workers,
+            ports.begin,
         )
-        pipeline = Pipeline(self.plan, found.progress, ports.source.identity, self.workers)
-        offset = found.journal_offset
+        pipeline = Pipeline(found.plan, found.progress, ports.source.identity, self.workers)
+        offset, t = found.journal_offset, found.progress.state.t
+        checkpointed = -self.pace.checkpoint_every if found.went_back else t - found.replayed
         if offset < 0:
-            offset = ports.outbox.commit([pipeline.genesis()], pipeline.progress.resume)
+            offset = ports.outbox.commit([pipeline.genesis(found.warm)], pipeline.progress.resume)
+        else:
+            self._hold_to_terms(found)
+            if not found.progress.exact or found.progress.fingerprint != here():
+                offset = self._begin_epoch(pipeline)
+                checkpointed = -self.pace.checkpoint_every
         ports.source.start(starts(pipeline.progress, ports.source))
-        t = pipeline.progress.state.t
         ports.report(Said(f"ready at step {t}, {found.replayed} steps replayed", step=t, replayed=found.replayed))
-        return pipeline, offset, pipeline.progress.state.t - found.replayed
+        return pipeline, offset, checkpointed
+
+    @property
+    def _desk(self) -> Desk:
+        ports = self.ports
+        world = Recovery(
+            ports.source, ports.journal, ports.store, ports.report, self._between_replays, workers=self.workers
+        )
+        return Desk(ports.control, ports.outbox, world, ports.at)
+
+    def _hold_to_terms(self, found: Recovered) -> None:
+        """Raise unless the settings have the terms that the model began with, or those in force, which hold."""
+        mine, first = terms_of(self.plan.problem), terms_of(found.plan.problem)
+        now = found.progress.terms or first
+        if mine not in (first, now):
+            raise LineageError(
+                f"the settings ask for another problem than the journal has: {told_apart(now, mine)}; restore them, and"
+                " change a model that is running with: stream-ocpdl reconfigure"
+            )
+        if mine != now:
+            self.ports.report(Said(f"the model was reconfigured, and the journal holds: {told_apart(mine, now)}"))
+
+    def _begin_epoch(self, pipeline: Pipeline) -> int:
+        """Journal that bits are others from here on, because they are made under other conditions."""
+        before = pipeline.progress
+        now = replace(before, epoch=before.epoch + 1, fingerprint=here(), exact=True)
+        reason = f"numeric fingerprint {before.fingerprint} → {now.fingerprint}"
+        self.ports.report(Said(f"a new epoch, {now.epoch}: {reason}", step=now.state.t))
+        figures_now = figures(now.problem(pipeline.plan), now.state, self.workers)
+        told = {"state": now.state.digest(), "figures": figures_now, "fingerprint": now.fingerprint, "reason": reason}
+        return self.ports.outbox.commit([pipeline.record(now, "epoch", **told)], now.resume)
 
     def _between_replays(self, *_: object) -> None:
         self.ports.at("in-replay")
@@ -138,5 +193,5 @@ class Service:
 
     def _checkpoint(self, pipeline: Pipeline, journal_offset: int) -> None:
         progress = pipeline.progress
-        manifest = manifest_of(self.plan, progress, journal_offset, self.ports.source.identity)
+        manifest = manifest_of(pipeline.plan, progress, journal_offset, self.ports.source.identity)
         self.ports.store.save(manifest, progress.state.parts)

@@ -36,11 +36,13 @@ class Topics:
     state: str
     snapshots: str
     dead_letters: str
+    control: str
 
     @classmethod
     def of(cls, model: str, topic: str) -> "Topics":
         """The topics of a model that reads `topic`."""
-        return cls(topic, *(f"{model}.{name}" for name in ("codes", "journal", "state", "snapshots", "dead-letters")))
+        names = ("codes", "journal", "state", "snapshots", "dead-letters", "control")
+        return cls(topic, *(f"{model}.{name}" for name in names))
 
     def named(self, stream: str) -> str:
         """The topic of a stream."""
@@ -55,6 +57,7 @@ class Topics:
             self.state: (2, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}),
             self.snapshots: (1, {"cleanup.policy": "compact", "min.compaction.lag.ms": f"{HISTORY}"}),
             self.dead_letters: (1, forever),
+            self.control: (1, forever),
         }
 
 

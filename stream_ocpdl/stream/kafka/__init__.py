@@ -27,6 +27,7 @@ from stream_ocpdl.stream.kafka.admin import (
 from stream_ocpdl.stream.kafka.connection import LARGEST, Connection, check_options, reach
 from stream_ocpdl.stream.kafka.reading import (
     KafkaSource,
+    Tail,
     committed,
     follow,
     offsets_at,
@@ -42,6 +43,7 @@ __all__ = [
     "Described",
     "KafkaSource",
     "Row",
+    "Tail",
     "Transactions",
     "Writer",
     "await_topics",

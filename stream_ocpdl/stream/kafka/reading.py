@@ -153,6 +153,36 @@ def committed(connection: Connection, group: str, topic: str) -> dict[int, int]:
                 return {place.partition: place.offset for place in found if place.offset >= 0}
 
 
+class Tail:
+    """The committed records of one partition, as they come."""
+
+    def __init__(self, connection: Connection, topic: str, partition: int = 0) -> None:
+        self._connection, self._topic, self._partition = connection, topic, partition
+        self._consumer = connection.consumer()
+        partitions_of(self._consumer, topic, connection.patience)
+        self._next = -1
+
+    def read(self, start: int) -> list[tuple[int, bytes | None]]:
+        """Offset and value of records from an offset on, those that are there by now; it does not wait."""
+        if start != self._next:
+            low, _ = watermarks(self._connection, self._topic, [self._partition])[self._partition]
+            self._consumer.assign([TopicPartition(self._topic, self._partition, max(start, low))])
+            self._next = start
+        found = []
+        for message in self._consumer.consume(10, 0):
+            error = message.error()
+            if error is not None:
+                _raise_on_read(error, self._topic, self._partition)
+            else:
+                found.append((cast(int, message.offset()), message.value()))
+                self._next = cast(int, message.offset()) + 1
+        return found
+
+    def close(self) -> None:
+        """Leave."""
+        self._consumer.close()
+
+
 class KafkaSource:
     """The input of a model, read by assignment."""
 

@@ -3,13 +3,15 @@
 from typing import Any
 
 from stream_ocpdl.stream.messages.chunk import CHUNK, Chunk, split
+from stream_ocpdl.stream.messages.control import Request
 from stream_ocpdl.stream.messages.fields import MODES
 from stream_ocpdl.stream.messages.framing import FOREIGN, MAGIC, OWN, VERSION, Payload, brief, checksum, frame, unframe
-from stream_ocpdl.stream.messages.journal import GENESIS, JournalRecord, Refused, link, runs
+from stream_ocpdl.stream.messages.journal import ANSWERS, GENESIS, JournalRecord, Refused, Target, link, runs
 from stream_ocpdl.stream.messages.manifest import Manifest, Place
 from stream_ocpdl.stream.messages.records import Headers, Output, Position, Record, Run, Version
 from stream_ocpdl.stream.messages.results import SOFTWARE, Code, DeadLetter, Partial, Snapshot
 from stream_ocpdl.stream.messages.tensor import DTYPES, Draw, Tensor
+from stream_ocpdl.stream.messages.terms import CHANGES, Terms
 
 KINDS: dict[str, Any] = {
     "tensor": Tensor,
@@ -21,10 +23,13 @@ KINDS: dict[str, Any] = {
     "journal": JournalRecord,
     "checkpoint": Manifest,
     "partial": Partial,
+    "control": Request,
 }
 """Every kind of message, and the class that reads and writes it."""
 
 __all__ = [
+    "ANSWERS",
+    "CHANGES",
     "CHUNK",
     "DTYPES",
     "FOREIGN",
@@ -49,9 +54,12 @@ __all__ = [
     "Position",
     "Record",
     "Refused",
+    "Request",
     "Run",
     "Snapshot",
+    "Target",
     "Tensor",
+    "Terms",
     "Version",
     "brief",
     "checksum",

@@ -138,10 +138,14 @@ class Fields:
 
     def position(self, name: str) -> Position:
         """[partition, offset]."""
+        return Position(*self.counted(name, 2, "[partition, offset]"))
+
+    def counted(self, name: str, length: int, what: str) -> list[int]:
+        """A list of so many counts."""
         value = self._get(name)
-        if not isinstance(value, list) or not _are_counts(value, 2):
-            raise DecodeError(f"{name} is {brief(value)}, not [partition, offset]")
-        return Position(*value)
+        if not isinstance(value, list) or not _are_counts(value, length):
+            raise DecodeError(f"{name} is {brief(value)}, not {what}")
+        return value
 
     def positions(self, name: str) -> dict[int, int]:
         """Offsets by partition, each partition once."""

@@ -5,23 +5,39 @@ goes on. On a replay the journal decides: nobody's policy is asked a second time
 one before it, so a journal is a chain, and a checkpoint names the link it belongs to. Now and then a record carries the
 hash of the state that its step led to.
 
-The chain begins with a record of event "genesis", which names all that decides bits.
+The chain begins with a record of event "genesis", which names all that decides bits. What an operator asked for stands
+between the steps: "reconfigure", "rollback", or "declined" with the reason; each names the request. An "epoch" begins
+where bits are no longer those that were: under another numeric fingerprint.
 """
 
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, NamedTuple, Self
 
 from stream_ocpdl.errors import DecodeError
 from stream_ocpdl.stream.messages.fields import COUNT, TEXT, Fields, pairs
 from stream_ocpdl.stream.messages.framing import OWN, Payload, brief, frame, unframe
 from stream_ocpdl.stream.messages.records import Position, Run
+from stream_ocpdl.stream.messages.terms import Terms
 
 GENESIS = "0" * 64
 """What the first record has in place of a hash."""
 
-EVENTS = ("genesis", "step", "refusal")
+EVENTS = ("genesis", "step", "refusal", "reconfigure", "rollback", "declined", "epoch")
+
+ANSWERS = ("reconfigure", "rollback", "declined")
+"""Those that answer a request."""
+
+
+class Target(NamedTuple):
+    """The record to whose state a model went back."""
+
+    epoch: int
+    t: int
+    offset: int
+    """Where it stands in the journal."""
 
 
 class Refused(NamedTuple):
@@ -39,7 +55,8 @@ class JournalRecord:
     """One link of the chain."""
 
     event: str
-    """"genesis", "step", or "refusal" where input was refused and nothing learned."""
+    """"genesis", "step", "refusal" where input was refused and nothing learned; or what was asked for, and done or not.
+    """
     previous: str
     """The SHA-256 of the record before."""
     t: int = 0
@@ -69,24 +86,41 @@ class JournalRecord:
     lineage: str | None = None
     """In a genesis: the digest of all that decides bits."""
     fingerprint: str | None = None
-    """In a genesis: the numeric fingerprint under which the bits hold."""
+    """In a genesis or an epoch: the numeric fingerprint under which the bits hold from here on."""
+    epoch: int | None = None
+    """How often the state was not that of the step before; none for 0."""
+    terms: Terms | None = None
+    """The terms of the problem in force, in a genesis and once they were changed."""
+    control: int | None = None
+    """The offset of the next request on the control topic, once there was one."""
+    request: str | None = None
+    """The id of the request that this record answers."""
+    reason: str | None = None
+    """Why a request was declined; of an epoch why it began; of a genesis where its loadings come from."""
+    target: Target | None = None
+    """Of a rollback: whose state it is now."""
+    figures: tuple[float, ...] | None = None
+    """E, f̂, ‖A‖, ‖U₁‖ … ‖Uₙ‖ of the state, where it has a digest: they can be compared where bits cannot."""
+    loadings: bytes | None = None
+    """The payload, of a genesis with loadings from elsewhere: U₁ … Uₙ as in a snapshot."""
 
     def to_bytes(self) -> bytes:
         """The bytes whose hash is the next link."""
         header: dict[str, Any] = {"kind": "journal"}
         for name in self.__slots__:
             value = getattr(self, name)
-            if value is not None:
-                header[name] = pairs(value) if isinstance(value, dict) else value
-        return frame(header)
+            if value is not None and name != "loadings":
+                header[name] = _plain(value)
+        return frame(header, self.loadings or b"")
 
     @classmethod
     def from_bytes(cls, value: Payload | None) -> Self:
         """The record."""
         header, payload = unframe(value, OWN)
         fields = Fields(header, "journal")
-        fields.nothing(payload)
         event = fields.one_of("event", EVENTS)
+        if event != "genesis":
+            fields.nothing(payload)
         if event == "genesis" and header.get("previous") != GENESIS:
             raise DecodeError(f"previous is {brief(header.get('previous'))}, of a genesis it is 64 zeros")
         only_genesis = fields.text if event == "genesis" else lambda name: fields.optional(name, fields.text)
@@ -105,11 +139,38 @@ class JournalRecord:
             cursor=fields.count("cursor"),
             checksum=fields.count("checksum", most=2**32 - 1),
             axes=fields.optional("axes", fields.axes),
-            state=fields.optional("state", fields.hash),
+            state=fields.hash("state") if event == "rollback" else fields.optional("state", fields.hash),
             input=only_genesis("input"),
             lineage=only_genesis("lineage"),
-            fingerprint=only_genesis("fingerprint"),
+            fingerprint=fields.text("fingerprint") if event == "epoch" else only_genesis("fingerprint"),
+            epoch=fields.optional("epoch", fields.count),
+            terms=Terms.read(fields, "terms") if event == "reconfigure" or "terms" in header else None,
+            control=fields.optional("control", fields.count),
+            request=fields.text("request", 1, 64) if event in ANSWERS else None,
+            reason=fields.text("reason") if event == "declined" else fields.optional("reason", fields.text),
+            target=_target(fields) if event == "rollback" else None,
+            figures=_figures(fields) if "figures" in header else None,
+            loadings=bytes(payload) or None,
         )
+
+
+def _plain(value: Any) -> Any:
+    """A value as a header has it."""
+    if isinstance(value, Terms):
+        return value._asdict()
+    return pairs(value) if isinstance(value, dict) else value
+
+
+def _target(fields: Fields) -> Target:
+    value = fields.counted("target", 3, "[epoch, t, offset]")
+    return Target(*value)
+
+
+def _figures(fields: Fields) -> tuple[float, ...]:
+    value = fields.header["figures"]
+    if not isinstance(value, list) or not all(type(x) in (int, float) and isfinite(x) for x in value):
+        raise DecodeError(f"figures is {brief(value)}, not a list of finite numbers")
+    return tuple(map(float, value))
 
 
 def _refused(fields: Fields) -> tuple[Refused, ...]:

@@ -1,0 +1,196 @@
+"""`stream-ocpdl snapshot`: the dictionaries that a model has published, and the way back to one."""
+
+import json
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from stream_ocpdl.cli.options import reached, with_settings
+from stream_ocpdl.errors import LineageError
+from stream_ocpdl.ocpdl.comparison import Comparison, compare
+from stream_ocpdl.stream.asking import ask, versions
+from stream_ocpdl.stream.messages import Request, Snapshot
+from stream_ocpdl.stream.snapshots import Published, choose, published, save
+from stream_ocpdl.stream.topics import Topics
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="The same as JSON on standard output.")
+
+
+@click.group()
+def snapshot() -> None:
+    """List, show and compare the dictionaries that a model has published, or go back to one.
+
+    A VERSION is `latest`, a step (of the newest epoch that has it), EPOCH/T, or MODEL/SHARD/EPOCH/T.
+
+    Example: stream-ocpdl snapshot list --config service.yaml
+    """
+
+
+def found(config: Path | None, overrides: tuple[str, ...]) -> Iterator[Published]:
+    """The snapshots of the model of these settings."""
+    settings, connection = reached(config, overrides)
+    return published(connection, Topics.of(settings.model, settings.topic).snapshots)
+
+
+@snapshot.command("list")
+@with_settings
+@AS_JSON
+def list_(config: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
+    """The snapshots on the topic, the oldest first.
+
+    Example: stream-ocpdl snapshot list --config service.yaml
+    """
+    rows = [row(one) for one in found(config, overrides)]
+    if as_json:
+        click.echo(json.dumps(rows, indent=1))
+        return
+    width = max((len(r["version"]) for r in rows), default=7)
+    click.echo(f"{'version':{width}}  {'tensors':>10}  {'weight':>9}  {'time':20}  {'bytes':>10}")
+    for r in rows:
+        click.echo(f"{r['version']:{width}}  {r['tensors']:10}  {r['weight']:9.3g}  {r['time']:20}  {r['bytes']:10}")
+
+
+def row(one: Published) -> dict[str, Any]:
+    """A snapshot as one line."""
+    snapshot = one.snapshot
+    return {
+        "version": str(snapshot.version),
+        "step": snapshot.step,
+        "epoch": snapshot.version.epoch,
+        "tensors": snapshot.tensors,
+        "weight": snapshot.weight,
+        "time": datetime.fromtimestamp(one.timestamp / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "bytes": len(one.value),
+    }
+
+
+@snapshot.command()
+@with_settings
+@click.argument("version")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the loadings to this .npz file.")
+@AS_JSON
+def show(config: Path | None, overrides: tuple[str, ...], version: str, out: Path | None, as_json: bool) -> None:
+    """One snapshot: the loadings' shapes and norms, the assumption card, positions and axes.
+
+    Example: stream-ocpdl snapshot show latest --config service.yaml --out loadings.npz
+    """
+    (chosen,) = choose(found(config, overrides), version)
+    if out is not None:
+        save(out, chosen.snapshot.loadings, str(chosen.snapshot.version))
+    told = row(chosen) | described(chosen.snapshot)
+    click.echo(json.dumps(told, indent=1) if as_json else "\n".join(page(told)))
+    if out is not None and not as_json:
+        click.echo(f"written to {out}")
+
+
+def described(snapshot: Snapshot) -> dict[str, Any]:
+    """What is in a snapshot besides its line."""
+    names = snapshot.axes or tuple(f"mode {i + 1}" for i in range(len(snapshot.loadings)))
+    modes = [
+        {"name": name, "shape": list(U.shape), "norm": float(np.linalg.norm(U)), "zeros": float(np.mean(U == 0))}
+        for name, U in zip(names, snapshot.loadings, strict=True)
+    ]
+    card = [{"name": line.name, "standing": str(line.standing), "reason": line.reason} for line in snapshot.card]
+    return {
+        "modes": modes,
+        "axes": snapshot.axes,
+        "schedule": snapshot.schedule,
+        "card": card,
+        "input": snapshot.input,
+        "positions": {str(p): offset for p, offset in sorted(snapshot.positions.items())},
+        "software": snapshot.software,
+    }
+
+
+def page(told: dict[str, Any]) -> list[str]:
+    """A snapshot for people."""
+    positions = ", ".join(f"{p}: {offset}" for p, offset in told["positions"].items())
+    return [
+        f"{told['version']}, {told['tensors']} tensors, weight {told['weight']:.3g} of {told['schedule']}",
+        f"written {told['time']} by {told['software']}, {told['bytes']} bytes",
+        f"input {told['input']}, to be read on at {positions}",
+        f"{'mode':16}  {'shape':>14}  {'norm':>10}  {'zeros':>6}",
+        *(
+            f"{m['name']:16}  {' × '.join(map(str, m['shape'])):>14}  {m['norm']:10.4g}  {m['zeros']:6.1%}"
+            for m in told["modes"]
+        ),
+        *(f"{line['name']:14} {line['standing']:6} {line['reason']}" for line in told["card"]),
+    ]
+
+
+@snapshot.command()
+@with_settings
+@click.argument("a")
+@click.argument("b")
+@click.option("--atoms", type=click.IntRange(1), default=5, show_default=True, help="How many atoms to show.")
+@AS_JSON
+def diff(config: Path | None, overrides: tuple[str, ...], a: str, b: str, atoms: int, as_json: bool) -> None:
+    """What changed from snapshot A to snapshot B: how far each mode moved, and which atoms changed most.
+
+    Atoms keep their place while a model learns, so they are compared place by place.
+
+    Example: stream-ocpdl snapshot diff 100 latest --config service.yaml
+    """
+    one, other = (chosen.snapshot for chosen in choose(found(config, overrides), a, b))
+    told = compared(one, other, compare(one.loadings, other.loadings), atoms)
+    if as_json:
+        click.echo(json.dumps(told, indent=1))
+        return
+    click.echo(f"{told['from']} → {told['to']}: {told['steps']} steps, {told['tensors']} tensors")
+    click.echo(f"{'mode':16}  {'movement':>9}  {'cosine, least':>13}  {'mean':>7}")
+    for m in told["modes"]:
+        click.echo(f"{m['name']:16}  {m['movement']:9.3g}  {m['least']:13.5f}  {m['mean']:7.5f}")
+    click.echo(f"the {len(told['atoms'])} atoms that changed most, compared place by place:")
+    for atom in told["atoms"]:
+        click.echo(f"  atom {atom['atom']:4}  cosine {atom['cosine']:.5f}")
+
+
+def compared(one: Snapshot, other: Snapshot, found: Comparison, atoms: int) -> dict[str, Any]:
+    """A comparison for machines."""
+    names = one.axes or tuple(f"mode {i + 1}" for i in range(len(one.loadings)))
+    modes = [
+        {"name": name, "movement": movement, "least": float(cosines.min()), "mean": float(cosines.mean())}
+        for name, movement, cosines in zip(names, found.movements, found.cosines, strict=True)
+    ]
+    most = [{"atom": one.atoms[r], "cosine": float(found.atoms[r])} for r in found.most_changed(atoms)]
+    return {
+        "from": str(one.version),
+        "to": str(other.version),
+        "steps": other.step - one.step,
+        "tensors": other.tensors - one.tensors,
+        "modes": modes,
+        "atoms": most,
+    }
+
+
+@snapshot.command()
+@with_settings
+@click.option("--to-step", type=click.IntRange(0), required=True, help="The step whose state is wanted.")
+@click.option("--epoch", type=click.IntRange(0), help="Of that step; without it the newest epoch that has it.")
+@click.option("--wait", type=click.FloatRange(0), default=60, show_default=True, help="Seconds to wait for the answer.")
+def rollback(config: Path | None, overrides: tuple[str, ...], to_step: int, epoch: int | None, wait: float) -> None:
+    """Give a running model the state that it had after an earlier step, any that `replay --window` shows.
+
+    Reading goes on where it is: what was learned since is forgotten, and not read again. A new epoch begins, so that
+    versions stay unique; an abandoned one can be gone back to in the same way.
+
+    Example: stream-ocpdl snapshot rollback --config service.yaml --to-step 400
+    """
+    settings, connection = reached(config, overrides)
+    topics = Topics.of(settings.model, settings.topic)
+    known = versions(connection, topics)
+    meant = [entry for entry in known if entry.t == to_step and epoch in (None, entry.epoch)]
+    now = known[-1]
+    if not meant:
+        raise LineageError(f"{topics.journal} has no such step; it stands at step {now.t} of epoch {now.epoch}")
+    request = Request(uuid.uuid4().hex, "rollback", t=to_step, epoch=meant[-1].epoch, present=now.epoch)
+    record = ask(connection, topics, request, wait)
+    click.echo(
+        f"{settings.model}: back to step {to_step} of epoch {meant[-1].epoch}; it goes on as epoch {record.epoch}\n"
+        f"digest {record.state}"
+    )

@@ -1,0 +1,86 @@
+"""The dictionaries that a model has published, by their versions; and loadings in files."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from zipfile import BadZipFile
+
+import numpy as np
+
+from stream_ocpdl.errors import ConfigError, DecodeError
+from stream_ocpdl.ocpdl.arrays import Array
+from stream_ocpdl.stream.assembly import whole
+from stream_ocpdl.stream.kafka import Connection, partitions_of_topic, read_committed
+from stream_ocpdl.stream.messages import Record, Snapshot, Version
+
+
+class Published(NamedTuple):
+    """A snapshot as it is on its topic."""
+
+    snapshot: Snapshot
+    timestamp: int
+    """Milliseconds since 1970."""
+    value: bytes
+
+
+def published(connection: Connection, topic: str) -> Iterator[Published]:
+    """The snapshots on a topic, in the order in which they were written."""
+    for record in whole(_records(connection, topic)):
+        try:
+            snapshot = Snapshot.from_bytes(record.value)
+        except DecodeError as error:
+            raise DecodeError(f"{topic} at offset {record.position.offset}: {error}") from error
+        yield Published(snapshot, record.timestamp, bytes(record.value or b""))
+
+
+def _records(connection: Connection, topic: str) -> Iterator[Record]:
+    for partition in partitions_of_topic(connection, topic):
+        yield from read_committed(connection, topic, partition)
+
+
+def choose(found: Iterable[Published], *wanted: str, shard: int = 0) -> list[Published]:
+    """The snapshots that are meant: `latest`, a step (of the newest epoch that has it), EPOCH/T, or a whole version.
+
+    The others are not kept: there may be many, and large.
+    """
+    meant: dict[str, Published] = {}
+    first = last = None
+    for one in found:
+        version = one.snapshot.version
+        if version.shard == shard:
+            first, last = first or version, version
+            meant |= {name: one for name in wanted if _is_meant(version, name)}
+    if last is None:
+        raise ConfigError("no snapshot was published so far")
+    for name in wanted:
+        if name not in meant:
+            raise ConfigError(
+                f"there is no snapshot {name}; those on the topic go from {first} to {last}."
+                " stream-ocpdl replay --to-step rebuilds any step that can be rebuilt"
+            )
+    return [meant[name] for name in wanted]
+
+
+def _is_meant(version: Version, text: str) -> bool:
+    names = ("latest", f"{version.t}", f"{version.epoch}/{version.t}", str(version))
+    return text in names
+
+
+def save(path: Path, loadings: Sequence[Array], version: str) -> None:
+    """Write loadings to a .npz file: U1 … Un, and the version."""
+    arrays = {f"U{i + 1}": np.asarray(U) for i, U in enumerate(loadings)}
+    try:
+        with path.open("wb") as file:
+            np.savez(file, version=np.array(version), **arrays)  # type: ignore[arg-type]
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def load(path: Path) -> tuple[Array, ...]:
+    """The loadings in a .npz file: U1 … Un."""
+    try:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            count = sum(name[0] == "U" and name[1:].isdigit() for name in file.files)
+            return tuple(np.array(file[f"U{i + 1}"], np.float64) for i in range(count))
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, TypeError) as error:
+        raise ConfigError(f"{path} cannot be read as a .npz file with U1 … Un: {error}") from error
