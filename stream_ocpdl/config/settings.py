@@ -18,6 +18,7 @@ from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.stream.batching import Batching
 from stream_ocpdl.stream.formats import Format, Name
 from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.refusals import Refusals
 from stream_ocpdl.stream.service import Pace
 
 
@@ -72,6 +73,14 @@ class PaceSettings(Section):
     poll_timeout_ms: int = _field(Pace, "poll_timeout_ms", "How long one poll waits for records.")
 
 
+class RefusalSettings(Section):
+    """How much may be refused before the service stops."""
+
+    consecutive: int | None = _field(Refusals, "consecutive", "Messages refused in a row; null for any number.")
+    ratio: float | None = _field(Refusals, "ratio", "The share of a window that may be refused; null for all of it.")
+    window: int = _field(Refusals, "window", "Messages in a window; windows lie one after the other.")
+
+
 class Log(Section):
     """What is said on standard error."""
 
@@ -96,6 +105,9 @@ class Settings(Section):
     bootstrap_servers: str = Field(min_length=1, description="Where the broker is: host:port, or several with commas.")
     problem: ProblemSettings = Field(description="What is to be learned.")
     batching: BatchingSettings = Field(default_factory=BatchingSettings, description="When a minibatch is complete.")
+    refusals: RefusalSettings = Field(
+        default_factory=RefusalSettings, description="How much may be refused before the service stops."
+    )
     pace: PaceSettings = Field(default_factory=PaceSettings, description="How often what is written.")
     checkpoints: str = Field("topic", min_length=1, description='Where checkpoints go: "topic", or a directory.')
     snapshot_every: int = _field(Plan, "snapshot_every", "Steps between two snapshots of the dictionary.")
@@ -116,7 +128,7 @@ class Settings(Section):
 
     def plan(self) -> Plan:
         """What is to be learned."""
-        batching, problem, form = together(self._batching, self._problem, self._format)
+        batching, problem, form, refusals = together(self._batching, self._problem, self._format, self._refusals)
         return Plan(
             model=self.model,
             problem=problem,
@@ -126,6 +138,7 @@ class Settings(Section):
             topic=self.topic,
             format=form,
             axes=None if self.axes is None else tuple(self.axes),
+            refusals=refusals,
         )
 
     def rhythm(self) -> Pace:
@@ -138,6 +151,9 @@ class Settings(Section):
 
     def _batching(self) -> Batching:
         return Batching(**self.batching.model_dump())
+
+    def _refusals(self) -> Refusals:
+        return Refusals(**self.refusals.model_dump())
 
     def _problem(self) -> Problem:
         given = self.problem.model_dump() | {"shape": tuple(self.problem.shape)}

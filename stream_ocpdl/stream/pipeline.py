@@ -10,10 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stream_ocpdl.errors import DataError, LineageError
+from stream_ocpdl.errors import DataError, LineageError, NumericError, OcpdlError
 from stream_ocpdl.fingerprint import fingerprint
 from stream_ocpdl.ocpdl.batch import Batch, gather
+from stream_ocpdl.ocpdl.blame import blame
 from stream_ocpdl.ocpdl.learner import Step, advance
+from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.batching import Batcher, Cut, Item
 from stream_ocpdl.stream.intake import Intake
@@ -32,6 +34,7 @@ from stream_ocpdl.stream.messages import (
 from stream_ocpdl.stream.outputs import codes, dead_letter, shown, snapshot
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.progress import Progress, within
+from stream_ocpdl.stream.refusals import Tally
 
 REFUSALS = 1000
 """The most in one record of the journal."""
@@ -45,14 +48,27 @@ class Outcome:
     step: Step | None
 
 
-class Pipeline:
-    """A model in motion."""
+class Spent(NumericError):
+    """A step in place had a result that is not finite, and the state is void. It has to be made again, and the step to
+    be taken with care.
+    """
 
-    def __init__(self, plan: Plan, progress: Progress, identity: str, workers: Workers = SERIAL) -> None:
+
+class Pipeline:
+    """A model in motion.
+
+    With `care` the first step is tried on a copy of the state, and tensors because of which it has a result that is not
+    finite are refused.
+    """
+
+    def __init__(
+        self, plan: Plan, progress: Progress, identity: str, workers: Workers = SERIAL, care: bool = False
+    ) -> None:
         self.plan = plan
         self.progress = progress
         self._identity = identity
         self._workers = workers
+        self._care = care
         self._intake = Intake(plan.format, plan.problem.shape, progress.resume)
         self._batcher = Batcher(plan.batching, list(progress.resume), progress.cursor)
         self._expected = dict(progress.resume)
@@ -79,7 +95,7 @@ class Pipeline:
             self._expected[partition] = offset + 1
             if offset >= self._before.reached[partition]:
                 item = self._intake.read(record, now)
-                self._batcher.add(Item(record.position, now) if within(record, self._before.ahead) else item)
+                self._batcher.add(_again(item) if within(record, self._before.ahead) else item)
             elif within(record, self._before.open):
                 item = replace(self._intake.read(record, now), late=True)
                 if item.refused:  # what came before it is gone
@@ -92,8 +108,9 @@ class Pipeline:
             return None
         cut, batch, axes = ready
         before, step, state = self.progress, None, self.progress.state
+        tally = self._tally(cut)
         if batch is not None:
-            state, step = advance(self.plan.problem, state, batch, self._workers, consume=True)
+            state, step = self._advance(batch)
         reached = before.reached | cut.reached
         open_ = self._open(reached)
         self.progress = replace(
@@ -105,6 +122,7 @@ class Pipeline:
             cursor=cut.cursor,
             ahead=(*cut.ahead, *self._still_to_come_by()),
             axes=axes,
+            tally=tally,
         )
         journal = [self._journal(record) for record in self._records(before, cut, step)]
         return Outcome((*self._results(cut, step), *journal), step)
@@ -113,16 +131,35 @@ class Pipeline:
         """The next minibatch, copied together and checked on the way; whoever fails the check loses the row."""
         while (rows := self._batcher.complete(now)) is not None:
             batch: Batch | None = None
-            wrong: dict[Position, DataError] = {}
+            wrong: dict[Position, OcpdlError] = {}
             if rows:
                 arrays = [item.tensor.array for item in rows if item.tensor is not None]
                 batch, refused = gather(self.plan.problem, arrays, self._workers)
                 wrong = {rows[j].position: DataError(reason) for j, reason in refused.items()}
             axes, misnamed = _named(self.progress.axes, [item for item in rows if item.position not in wrong])
-            if not wrong and not misnamed:
+            wrong |= misnamed
+            if self._care and batch is not None and not wrong:
+                guilty = blame(self.plan.problem, self.progress.state, batch, self._workers)
+                wrong = {rows[j].position: NumericError(reason) for j, reason in guilty.items()}
+            if not wrong:
                 return self._batcher.take(rows), batch, axes
-            self._batcher.refuse(wrong | misnamed)
+            self._batcher.refuse(wrong)
         return None
+
+    def _advance(self, batch: Batch) -> tuple[State, Step]:
+        """The next state, in the memory of the present one."""
+        self._care = False
+        try:
+            return advance(self.plan.problem, self.progress.state, batch, self._workers, consume=True)
+        except NumericError as error:
+            raise Spent(str(error)) from error
+
+    def _tally(self, cut: Cut) -> Tally:
+        """What was refused, this included; raise if it is too much."""
+        count, last = self.plan.refusals.count, cut.refused[-1].reason if cut.refused else ""
+        tally = count(self.progress.tally, cut.history, last)
+        count(tally, cut.waiting, last)
+        return tally
 
     def _open(self, reached: dict[int, int]) -> tuple[Run, ...]:
         """The open pieces; in partitions that this life has not read so far again, those that an earlier one left."""
@@ -184,8 +221,14 @@ def _record(progress: Progress, previous: str, event: str = "refusal", **more: A
         ahead=progress.ahead,
         cursor=progress.cursor,
         axes=progress.axes,
+        tally=progress.tally if any(progress.tally) else None,
         **more,
     )
+
+
+def _again(item: Item) -> Item:
+    """The place of a record that an earlier life was done with ahead of its turn: refused, if it brought anything."""
+    return Item(item.position, item.arrived, done=() if item.empty else (-1,))
 
 
 def _named(

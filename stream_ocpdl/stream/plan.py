@@ -10,6 +10,7 @@ from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.stream.batching import Batching
 from stream_ocpdl.stream.formats import Format
 from stream_ocpdl.stream.messages.fields import Fields
+from stream_ocpdl.stream.refusals import Refusals
 
 MODEL = "[A-Za-z0-9._-]{1,200}"
 """The name of a model: topics are named after it."""
@@ -31,6 +32,7 @@ class Plan:
     format: Format = Format()  # noqa: RUF009
     axes: tuple[str, ...] | None = None
     """Names of the modes; without them the first tensor that has names gives them."""
+    refusals: Refusals = Refusals()  # noqa: RUF009
 
     def __post_init__(self) -> None:
         if not re.fullmatch(MODEL, self.model):

@@ -22,6 +22,7 @@ from stream_ocpdl.stream.messages import (
     link,
 )
 from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.refusals import Tally
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +40,8 @@ class Progress:
     cursor: int = 0
     ahead: tuple[Run, ...] = ()
     axes: tuple[str, ...] | None = None
+    tally: Tally = Tally()  # noqa: RUF009  (frozen)
+    """What was refused so far."""
 
 
 def beginning(plan: Plan, resume: dict[int, int]) -> Progress:
@@ -80,7 +83,15 @@ def read_journal(value: bytes) -> JournalRecord:
 def after(record: JournalRecord, value: bytes, state: State) -> Progress:
     """The progress after a record whose step led to this state."""
     return Progress(
-        state, link(value), record.resume, record.reached, record.open, record.cursor, record.ahead, record.axes
+        state,
+        link(value),
+        record.resume,
+        record.reached,
+        record.open,
+        record.cursor,
+        record.ahead,
+        record.axes,
+        Tally(*(record.tally or ())),
     )
 
 

@@ -6,6 +6,9 @@
        transaction. Checkpoints only after their step is committed.
     4. When told to stop: commit what is learned, write a checkpoint, end.
 
+A step that leaves the range of floating point takes the state with it, for it was taken in place. What was learned
+before it is committed, and 2 and 3 come again, with care for one step.
+
 What is learned and not yet committed exists in memory alone. A process that dies loses it and learns it again from the
 same input; a transaction that was aborted is written again from the same bytes.
 """
@@ -13,11 +16,11 @@ same input; a transaction that was aborted is written again from the same bytes.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from stream_ocpdl.errors import ConfigError, Stopped
+from stream_ocpdl.errors import ConfigError, OcpdlError, Stopped, TooMuchRefused
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.checkpoint import CheckpointStore, manifest_of
 from stream_ocpdl.stream.messages import DeadLetter, Output
-from stream_ocpdl.stream.pipeline import Pipeline
+from stream_ocpdl.stream.pipeline import Pipeline, Spent
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import CrashPoint, Journal, Outbox, Said, Source, no_crash
 from stream_ocpdl.stream.recovery import Recovered, Report, recover, starts
@@ -72,20 +75,35 @@ class Service:
         """Work until told to stop; the pipeline as it was left, all of it committed."""
         self.ports.outbox.open()  # 1
         self.ports.store.open()
-        pipeline, offset, checkpointed = self._recover()  # 2
+        care, ended_at = False, ""
+        while True:
+            life = self._recover(care)  # 2
+            broken = self._live(*life)
+            if broken is None:
+                return life[0]
+            link = life[0].progress.link
+            if not isinstance(broken, Spent) or link == ended_at:
+                raise broken
+            self.ports.report(Said(f"{broken}; going back to the step before, to find out because of which tensors"))
+            care, ended_at = isinstance(broken, Spent), link
+
+    def _live(self, pipeline: Pipeline, offset: int, checkpointed: int) -> OcpdlError | None:
+        """Work until told to stop, or until something is wrong with the input: that is returned, all else committed."""
         while not self.ports.stopping():  # 3
-            outputs = self._work(pipeline)
+            outputs, broken = self._work(pipeline)
             if outputs:
                 offset = self.ports.outbox.commit(outputs, pipeline.progress.resume)
                 self._say_refused(outputs)
+            if broken is not None:
+                return broken
             if pipeline.progress.state.t - checkpointed >= self.pace.checkpoint_every:
                 self._checkpoint(pipeline, offset)
                 checkpointed = pipeline.progress.state.t
         if pipeline.progress.state.t > checkpointed:  # 4
             self._checkpoint(pipeline, offset)
-        return pipeline
+        return None
 
-    def _recover(self) -> tuple[Pipeline, int, int]:
+    def _recover(self, care: bool = False) -> tuple[Pipeline, int, int]:
         """A pipeline where the model stands, the journal's last offset, and the step of the last checkpoint.
 
         A new model begins its journal.
@@ -94,7 +112,7 @@ class Service:
         found: Recovered = recover(
             self.plan, ports.source, ports.journal, ports.store, ports.report, self._between_replays, self.workers
         )
-        pipeline = Pipeline(self.plan, found.progress, ports.source.identity, self.workers)
+        pipeline = Pipeline(self.plan, found.progress, ports.source.identity, self.workers, care)
         offset = found.journal_offset
         if offset < 0:
             offset = ports.outbox.commit([pipeline.genesis()], pipeline.progress.resume)
@@ -108,13 +126,16 @@ class Service:
         if self.ports.stopping():
             raise Stopped("asked to stop while recovering; nothing was changed")
 
-    def _work(self, pipeline: Pipeline) -> list[Output]:
-        """Learn until the commit interval has passed; all outputs of that time."""
+    def _work(self, pipeline: Pipeline) -> tuple[list[Output], OcpdlError | None]:
+        """Learn until the commit interval has passed; all outputs of that time, and what ended it early."""
         ports, pace = self.ports, self.pace
         outputs: list[Output] = []
         deadline = ports.now() + pace.commit_interval_ms / 1000
         while not ports.stopping():
-            outcome = pipeline.step(ports.now())
+            try:
+                outcome = pipeline.step(ports.now())
+            except (Spent, TooMuchRefused) as error:
+                return outputs, error
             if outcome is not None:
                 outputs.extend(outcome.outputs)
             else:
@@ -122,7 +143,7 @@ class Service:
                 pipeline.feed(ports.source.poll(wanted, pace.poll_timeout_ms / 1000, pipeline.hungry), ports.now())
             if ports.now() >= deadline:
                 break
-        return outputs
+        return outputs, None
 
     def _say_refused(self, outputs: list[Output]) -> None:
         """The first refusal, the tenth, the hundredth …: enough to see that something is wrong, and what."""

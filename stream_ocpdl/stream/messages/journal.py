@@ -70,6 +70,8 @@ class JournalRecord:
     """In a genesis: the digest of all that decides bits."""
     fingerprint: str | None = None
     """In a genesis: the numeric fingerprint under which the bits hold."""
+    tally: tuple[int, ...] | None = None
+    """What was refused so far: in a row; of how many messages of the present window; and how many of those."""
 
     def to_bytes(self) -> bytes:
         """The bytes whose hash is the next link."""
@@ -109,6 +111,7 @@ class JournalRecord:
             input=only_genesis("input"),
             lineage=only_genesis("lineage"),
             fingerprint=only_genesis("fingerprint"),
+            tally=fields.optional("tally", lambda name: fields.some_counts(name, 3)),
         )
 
 
