@@ -31,7 +31,7 @@ LAYERS = [
     {"stream.batching", "stream.kafka.connection"},
     {"stream.intake", "stream.plan", "stream.kafka.admin", "stream.kafka.writing"},
     {"stream.progress", "stream.kafka.reading"},
-    {"stream.outputs", "stream.kafka"},
+    {"stream.outputs", "stream.kafka", "stream.lost"},
     {"stream.pipeline", "stream.client"},
     {"stream.checkpoint"},
     {"stream.recovery", "stream.topics"},

@@ -108,6 +108,11 @@ class Settings(Section):
     refusals: RefusalSettings = Field(
         default_factory=RefusalSettings, description="How much may be refused before the service stops."
     )
+    on_lost_input: Literal["fail", "resume"] = _field(
+        Plan,
+        "on_lost_input",
+        "What to do if input is gone that has to be read: end, or note it in the journal and go on.",
+    )
     pace: PaceSettings = Field(default_factory=PaceSettings, description="How often what is written.")
     checkpoints: str = Field("topic", min_length=1, description='Where checkpoints go: "topic", or a directory.')
     snapshot_every: int = _field(Plan, "snapshot_every", "Steps between two snapshots of the dictionary.")
@@ -139,6 +144,7 @@ class Settings(Section):
             format=form,
             axes=None if self.axes is None else tuple(self.axes),
             refusals=refusals,
+            on_lost_input=self.on_lost_input,
         )
 
     def rhythm(self) -> Pace:

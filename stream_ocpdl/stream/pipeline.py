@@ -66,7 +66,7 @@ class Pipeline:
     ) -> None:
         self.plan = plan
         self.progress = progress
-        self._identity = identity
+        self.identity = identity
         self._workers = workers
         self._care = care
         self._intake = Intake(plan.format, plan.problem.shape, progress.resume)
@@ -83,8 +83,13 @@ class Pipeline:
     def genesis(self) -> Output:
         """The first record of the journal; to be written before any step."""
         now = self.progress
-        identity = {"input": self._identity, "lineage": self.plan.lineage(), "fingerprint": fingerprint()}
+        identity = {"input": self.identity, "lineage": self.plan.lineage(), "fingerprint": fingerprint()}
         return self._journal(_record(now, GENESIS, "genesis", state=now.state.digest(), **identity))
+
+    def note(self, event: str, **more: Any) -> Output:
+        """A record of the journal of something that happened to the input."""
+        now = self.progress
+        return self._journal(_record(now, now.link, event, state=now.state.digest(), **more))
 
     def feed(self, records: Iterable[Record], now: float) -> None:
         """Decode records and let them wait for their minibatch."""
@@ -200,7 +205,7 @@ class Pipeline:
             return
         yield from codes(self.plan, step, [item.parts[-1] for item in cut.rows])
         if shown(self.plan, step.t):
-            yield snapshot(self.plan, self.progress, step, self._identity)
+            yield snapshot(self.plan, self.progress, step, self.identity)
 
     def _journal(self, record: JournalRecord) -> Output:
         value = record.to_bytes()

@@ -4,6 +4,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Literal
 
 from stream_ocpdl.errors import ConfigError, DecodeError
 from stream_ocpdl.ocpdl.problem import Problem
@@ -33,6 +34,7 @@ class Plan:
     axes: tuple[str, ...] | None = None
     """Names of the modes; without them the first tensor that has names gives them."""
     refusals: Refusals = Refusals()  # noqa: RUF009
+    on_lost_input: Literal["fail", "resume"] = "fail"
 
     def __post_init__(self) -> None:
         if not re.fullmatch(MODEL, self.model):
@@ -41,6 +43,8 @@ class Plan:
             )
         if self.axes is not None and not (isinstance(self.axes, tuple) and self._named_right(self.axes)):
             raise ConfigError(f"axes must be a list of {self.problem.modes} different names, not {self.axes!r}")
+        if self.on_lost_input not in ("fail", "resume"):
+            raise ConfigError(f"on_lost_input must be 'fail' or 'resume', not {self.on_lost_input!r}")
         for name in ("snapshot_every", "digest_every"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:

@@ -4,7 +4,7 @@ A `Progress` is all that decides what comes next. `replay` makes it from the jou
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stream_ocpdl.errors import DecodeError, LineageError
 from stream_ocpdl.fingerprint import fingerprint
@@ -67,6 +67,8 @@ def replay(
         state, step = advance(plan.problem, state, batch, workers, consume=True)
         if (step.t, step.N, step.weight) != (record.t, record.N, record.weight):
             raise LineageError(f"the journal has step {record.t}, {record.N} tensors; the replay {step.t}, {step.N}")
+    if record.base is not None:
+        state = replace(state, t=record.t, N=record.N)
     if record.state is not None and record.state != state.digest():
         raise LineageError(f"the state after step {record.t} is not the one that the journal has")
     return after(record, value, state), step

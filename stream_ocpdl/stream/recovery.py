@@ -5,19 +5,23 @@
     2. Read the journal from there to its end; read the input that it names; learn it again, outputs off.
     3. Check what the records claim: the chain, the checksums of the input, the digests of the state.
 
+Where the input of those steps is gone, `lost` has what happens.
+
 The journal is the truth: offsets committed elsewhere serve monitors and fencing, and are not asked.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import NamedTuple
 
 from stream_ocpdl.errors import InputLost, LineageError, StateError
 from stream_ocpdl.ocpdl.learner import Step
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.batching import PLENTY
 from stream_ocpdl.stream.checkpoint import Candidate, CheckpointStore, state_of
-from stream_ocpdl.stream.messages import Position, Record, Run, link
+from stream_ocpdl.stream.lost import Outlook, compared, survey
+from stream_ocpdl.stream.messages import GENESIS, JournalRecord, Position, Record, Run, link
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import Journal, Said, Source
 from stream_ocpdl.stream.progress import Progress, after, beginning, check_lineage, read_journal, replay, within
@@ -40,6 +44,21 @@ class Recovered:
     progress: Progress
     journal_offset: int
     replayed: int
+    input: str | None = None
+    """The identity of the input that the model learned from."""
+    base: tuple[int, int] | None = None
+    """Where steps could not be replayed: the offset in the journal and the step of the record whose state it is."""
+
+
+class _Found(NamedTuple):
+    progress: Progress
+    offset: int
+    """Of its record in the journal."""
+    input: str | None
+    outlook: Outlook
+    """From there on."""
+    refused: int
+    """How many checkpoints were."""
 
 
 def recover(
@@ -52,19 +71,20 @@ def recover(
     workers: Workers = SERIAL,
 ) -> Recovered:
     """Where the model stands. `on_record` is called after every record replayed; it may raise to end the recovery."""
-    progress, offset, refused = beginning(plan, source.earliest()), -1, 0
-    for candidate in store.candidates():
-        if candidate.manifest.model != plan.model:
-            continue
-        found = _accept(plan, candidate, source, journal, report)
-        if found is not None:
-            progress, offset = found, candidate.manifest.journal_offset
-            report(Said(f"restored the checkpoint of step {progress.state.t}", step=progress.state.t))
-            break
-        store.discard(candidate.manifest)
-        refused += 1
-    recovered = _replay(plan, progress, offset, source, journal, on_record, workers)
-    if recovered.journal_offset < 0 and refused:
+    found = _restore(plan, source, journal, store, report)
+    anew = compared(plan, found.input, source) == "anew"
+    try:
+        recovered = _abandon(found, journal) if anew else _replay(plan, found, source, journal, on_record, workers)
+    except InputLost as error:
+        if plan.on_lost_input == "fail":
+            t, last = found.progress.state.t, found.outlook.t
+            raise InputLost(
+                f"{error}: the state after step {last} cannot be made again. To go on with that of step {t}, and"
+                f" without steps {t + 1} to {last}, whose codes are published: --set on_lost_input=resume"
+            ) from error
+        found = _restore(plan, source, journal, store, report)  # the other state may be spent
+        recovered = _abandon(found, journal)
+    if recovered.journal_offset < 0 and found.refused:
         raise LineageError(
             f"the journal of {plan.model} is empty, yet there are checkpoints of it: it was deleted or trimmed, and"
             " beginning again would publish every code a second time; give the model another name"
@@ -72,7 +92,27 @@ def recover(
     return recovered
 
 
-def _accept(plan: Plan, candidate: Candidate, source: Source, journal: Journal, report: Report) -> Progress | None:
+def _restore(plan: Plan, source: Source, journal: Journal, store: CheckpointStore, report: Report) -> _Found:
+    """The newest checkpoint that is acceptable; without one the beginning."""
+    refused = 0
+    for candidate in store.candidates():
+        manifest = candidate.manifest
+        if manifest.model != plan.model:
+            continue
+        found = _accept(plan, candidate, journal, report)
+        if found is not None:
+            outlook = survey(journal, manifest.journal_offset + 1)
+            if not any(base < manifest.journal_offset for base in outlook.bases):
+                report(Said(f"restored the checkpoint of step {found.state.t}", step=found.state.t))
+                return _Found(found, manifest.journal_offset, outlook.input or manifest.input, outlook, refused)
+            report(Said(f"refused the checkpoint of step {manifest.t}: that step was lost later", step=manifest.t))
+        store.discard(manifest)
+        refused += 1
+    outlook = survey(journal, 0)
+    return _Found(beginning(plan, source.earliest()), -1, outlook.input, outlook, refused)
+
+
+def _accept(plan: Plan, candidate: Candidate, journal: Journal, report: Report) -> Progress | None:
     """The checkpoint's state where the journal has its record, or none and why."""
     manifest = candidate.manifest
     standing = next(journal.read(manifest.journal_offset), None)
@@ -83,7 +123,6 @@ def _accept(plan: Plan, candidate: Candidate, source: Source, journal: Journal, 
         report(Said(f"refused the checkpoint of step {manifest.t}: the journal has another history", step=manifest.t))
         return None
     check_lineage(plan, manifest.lineage, manifest.fingerprint)
-    _check_input(manifest.input, source)
     try:
         return after(read_journal(standing[1]), standing[1], state_of(manifest, candidate.load()))
     except StateError as error:
@@ -91,39 +130,54 @@ def _accept(plan: Plan, candidate: Candidate, source: Source, journal: Journal, 
         return None
 
 
-def _check_input(identity: str | None, source: Source) -> None:
-    if identity != source.identity:
-        raise LineageError(
-            f"the model learned from {identity}, the input is {source.identity}: another topic, made anew, or with"
-            " partitions added; positions in one mean nothing in the other. Give the model another name"
-        )
-
-
 def _replay(
-    plan: Plan,
-    progress: Progress,
-    offset: int,
-    source: Source,
-    journal: Journal,
-    on_record: OnRecord,
-    workers: Workers,
+    plan: Plan, found: _Found, source: Source, journal: Journal, on_record: OnRecord, workers: Workers
 ) -> Recovered:
-    inputs, begun, replayed = Inputs(source), False, 0
+    progress, offset, known, bases = found.progress, found.offset, found.input, found.outlook.bases
+    inputs, replayed, goal = None, 0, bases.get(offset, -1)
     for position, value in journal.read(offset + 1):
         record = read_journal(value)
-        if record.event == "genesis":
-            _check_input(record.input, source)
-        if not begun:
-            progress = replace(progress, resume=record.resume) if record.event == "genesis" else progress
-            source.start(starts(progress, source))
-            begun = True
-        used = [row for run in record.used for row in inputs.take(run)]
-        progress, step = replay(plan, progress, value, used, workers)
-        inputs.drop(progress)
         offset = position
+        if position < goal:  # steps that were lost
+            progress = _skip(progress, record, value)
+            continue
+        if record.used and inputs is None:
+            inputs = Inputs(source, progress.resume)
+        used = [row for run in record.used for row in inputs.take(run)] if inputs is not None else []
+        progress, step = replay(plan, progress, value, used, workers)
+        if record.event in ("step", "refusal"):
+            if inputs is not None:
+                inputs.drop(progress)
+        else:
+            inputs = None  # the positions are others now
+        goal = bases.get(position, -1)
         replayed += step is not None
         on_record(progress, used, step)
-    return Recovered(progress, offset, replayed)
+    return Recovered(progress, offset, replayed, known)
+
+
+def _abandon(found: _Found, journal: Journal) -> Recovered:
+    """Go to the end of the journal without the steps between; if there are any, they are lost from the state."""
+    progress, base = found.progress, (found.offset, found.progress.state.t)
+    last, offset = None, found.offset
+    for offset, value in journal.read(found.offset + 1):
+        last = read_journal(value)
+        if last.event == "genesis":
+            base = (offset, 0)
+        progress = _skip(progress, last, value)
+        final = value
+    if last is None:
+        return Recovered(progress, offset, 0, found.input)
+    state = replace(progress.state, t=last.t, N=last.N)
+    steps = last.t > progress.state.t
+    return Recovered(after(last, final, state), offset, 0, found.input, base if steps else None)
+
+
+def _skip(progress: Progress, record: JournalRecord, value: bytes) -> Progress:
+    """The same progress behind a record that is not followed, but for the chain."""
+    if record.previous != (progress.link or GENESIS):
+        raise LineageError(f"the journal record of step {record.t} does not follow the one before it")
+    return replace(progress, link=link(value))
 
 
 def starts(progress: Progress, source: Source) -> dict[int, int]:
@@ -135,8 +189,10 @@ def starts(progress: Progress, source: Source) -> dict[int, int]:
 class Inputs:
     """The input once more, by position; what was fetched is kept until it is dropped."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, resume: Mapping[int, int]) -> None:
         self._source = source
+        self._begin = {p: max(resume.get(p, 0), low) for p, low in source.earliest().items()}
+        source.start(self._begin)
         self._fetched: dict[int, dict[int, Record]] = {partition: {} for partition in source.partitions}
         self._reached = dict.fromkeys(source.partitions, -1)
         self._bytes = dict.fromkeys(source.partitions, 0)
@@ -144,6 +200,11 @@ class Inputs:
     def take(self, run: Run) -> Iterator[Record]:
         """The records of a run, in order."""
         partition, first, last = run
+        if first < self._begin[partition]:
+            raise InputLost(
+                f"partition {partition} no longer has offset {first}, which a step used that has to be replayed:"
+                f" it begins at {self._begin[partition]} now"
+            )
         for offset in range(first, last + 1):
             self._fetch(Position(partition, offset))
             if offset not in self._fetched[partition]:

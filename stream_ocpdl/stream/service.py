@@ -7,7 +7,8 @@
     4. When told to stop: commit what is learned, write a checkpoint, end.
 
 A step that leaves the range of floating point takes the state with it, for it was taken in place. What was learned
-before it is committed, and 2 and 3 come again, with care for one step.
+before it is committed, and 2 and 3 come again, with care for one step. So they do when input is gone, or partitions
+were added: recovery is where such things are dealt with.
 
 What is learned and not yet committed exists in memory alone. A process that dies loses it and learns it again from the
 same input; a transaction that was aborted is written again from the same bytes.
@@ -16,14 +17,19 @@ same input; a transaction that was aborted is written again from the same bytes.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from stream_ocpdl.errors import ConfigError, OcpdlError, Stopped, TooMuchRefused
+from stream_ocpdl.errors import ConfigError, InputLost, OcpdlError, Stopped, TooMuchRefused
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.checkpoint import CheckpointStore, manifest_of
+from stream_ocpdl.stream.lost import reconcile
 from stream_ocpdl.stream.messages import DeadLetter, Output
 from stream_ocpdl.stream.pipeline import Pipeline, Spent
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import CrashPoint, Journal, Outbox, Said, Source, no_crash
+from stream_ocpdl.stream.progress import Progress
 from stream_ocpdl.stream.recovery import Recovered, Report, recover, starts
+
+LOOK = 60.0
+"""Seconds between two looks at whether the input is still the same topic, with the same partitions."""
 
 POLLED = 256
 """Records to ask for in one poll, at least: few calls, and all partitions get their turn."""
@@ -82,26 +88,32 @@ class Service:
             if broken is None:
                 return life[0]
             link = life[0].progress.link
-            if not isinstance(broken, Spent) or link == ended_at:
+            if not isinstance(broken, Spent | InputLost) or link == ended_at:
                 raise broken
-            self.ports.report(Said(f"{broken}; going back to the step before, to find out because of which tensors"))
+            self.ports.report(Said(f"{broken}; going back to the last commit"))
             care, ended_at = isinstance(broken, Spent), link
 
     def _live(self, pipeline: Pipeline, offset: int, checkpointed: int) -> OcpdlError | None:
         """Work until told to stop, or until something is wrong with the input: that is returned, all else committed."""
+        next_look, broken = self.ports.now() + LOOK, None
         while not self.ports.stopping():  # 3
             outputs, broken = self._work(pipeline)
             if outputs:
                 offset = self.ports.outbox.commit(outputs, pipeline.progress.resume)
                 self._say_refused(outputs)
-            if broken is not None:
+            if broken is None and self.ports.now() >= next_look:
+                next_look = self.ports.now() + LOOK
+                broken = InputLost("the input has changed") if self.ports.source.changed() else None
+            if isinstance(broken, Spent):
                 return broken
+            if broken is not None:
+                break
             if pipeline.progress.state.t - checkpointed >= self.pace.checkpoint_every:
                 self._checkpoint(pipeline, offset)
                 checkpointed = pipeline.progress.state.t
         if pipeline.progress.state.t > checkpointed:  # 4
             self._checkpoint(pipeline, offset)
-        return None
+        return broken
 
     def _recover(self, care: bool = False) -> tuple[Pipeline, int, int]:
         """A pipeline where the model stands, the journal's last offset, and the step of the last checkpoint.
@@ -112,14 +124,33 @@ class Service:
         found: Recovered = recover(
             self.plan, ports.source, ports.journal, ports.store, ports.report, self._between_replays, self.workers
         )
-        pipeline = Pipeline(self.plan, found.progress, ports.source.identity, self.workers, care)
-        offset = found.journal_offset
+        noted = reconcile(self.plan, found.progress, found.input, found.base, ports.source)
+        progress = found.progress if noted is None else noted.progress
+        pipeline = Pipeline(self.plan, progress, ports.source.identity, self.workers, care)
+        offset, t = found.journal_offset, progress.state.t
+        checkpointed = t - found.replayed
         if offset < 0:
-            offset = ports.outbox.commit([pipeline.genesis()], pipeline.progress.resume)
-        ports.source.start(starts(pipeline.progress, ports.source))
-        t = pipeline.progress.state.t
+            offset = ports.outbox.commit([pipeline.genesis()], progress.resume)
+        elif noted is not None:
+            offset = ports.outbox.commit([pipeline.note(noted.event, **noted.more)], progress.resume)
+            for line in noted.said:
+                ports.report(line)
+            self._checkpoint(pipeline, offset)
+            checkpointed = t
+        else:
+            self._compare_positions(progress)
+        ports.source.start(starts(progress, ports.source))
         ports.report(Said(f"ready at step {t}, {found.replayed} steps replayed", step=t, replayed=found.replayed))
-        return pipeline, offset, pipeline.progress.state.t - found.replayed
+        return pipeline, offset, checkpointed
+
+    def _compare_positions(self, progress: Progress) -> None:
+        """Say so if somebody has moved the positions; the journal is the truth."""
+        positions = self.ports.source.committed()
+        for partition, offset in progress.resume.items():
+            if positions.get(partition, -1) != offset:
+                told = f"the group is at {positions.get(partition, 'no offset')} in partition {partition}"
+                said = f"{told}, set by somebody else; the journal's {offset} is used"
+                self.ports.report(Said(said, partition=partition, offset=offset))
 
     def _between_replays(self, *_: object) -> None:
         self.ports.at("in-replay")
@@ -134,13 +165,13 @@ class Service:
         while not ports.stopping():
             try:
                 outcome = pipeline.step(ports.now())
-            except (Spent, TooMuchRefused) as error:
+                if outcome is None:
+                    wanted = max(self.plan.batching.size, POLLED)
+                    pipeline.feed(ports.source.poll(wanted, pace.poll_timeout_ms / 1000, pipeline.hungry), ports.now())
+            except (InputLost, Spent, TooMuchRefused) as error:
                 return outputs, error
             if outcome is not None:
                 outputs.extend(outcome.outputs)
-            else:
-                wanted = max(self.plan.batching.size, POLLED)
-                pipeline.feed(ports.source.poll(wanted, pace.poll_timeout_ms / 1000, pipeline.hungry), ports.now())
             if ports.now() >= deadline:
                 break
         return outputs, None
@@ -159,5 +190,5 @@ class Service:
 
     def _checkpoint(self, pipeline: Pipeline, journal_offset: int) -> None:
         progress = pipeline.progress
-        manifest = manifest_of(self.plan, progress, journal_offset, self.ports.source.identity)
+        manifest = manifest_of(self.plan, progress, journal_offset, pipeline.identity)
         self.ports.store.save(manifest, progress.state.parts)

@@ -21,7 +21,7 @@ from stream_ocpdl.stream.messages.records import Position, Run
 GENESIS = "0" * 64
 """What the first record has in place of a hash."""
 
-EVENTS = ("genesis", "step", "refusal")
+EVENTS = ("genesis", "step", "refusal", "lost", "partitions")
 
 
 class Refused(NamedTuple):
@@ -39,7 +39,8 @@ class JournalRecord:
     """One link of the chain."""
 
     event: str
-    """"genesis", "step", or "refusal" where input was refused and nothing learned."""
+    """"genesis", "step", or "refusal" where input was refused and nothing learned; "lost" where input is gone, and
+    "partitions" where some were added."""
     previous: str
     """The SHA-256 of the record before."""
     t: int = 0
@@ -65,13 +66,17 @@ class JournalRecord:
     state: str | None = None
     """The digest of the state after this record."""
     input: str | None = None
-    """In a genesis: the identity of the input."""
+    """In a genesis, and where it has changed: the identity of the input."""
     lineage: str | None = None
     """In a genesis: the digest of all that decides bits."""
     fingerprint: str | None = None
     """In a genesis: the numeric fingerprint under which the bits hold."""
     tally: tuple[int, ...] | None = None
     """What was refused so far: in a row; of how many messages of the present window; and how many of those."""
+    lost: tuple[Run, ...] | None = None
+    """Input that was neither used nor refused, and is gone."""
+    base: tuple[int, ...] | None = None
+    """Where steps are lost from the state: the offset in the journal, and the step, of the record whose state it is."""
 
     def to_bytes(self) -> bytes:
         """The bytes whose hash is the next link."""
@@ -111,6 +116,8 @@ class JournalRecord:
             input=only_genesis("input"),
             lineage=only_genesis("lineage"),
             fingerprint=only_genesis("fingerprint"),
+            lost=fields.optional("lost", fields.runs),
+            base=fields.optional("base", lambda name: fields.some_counts(name, 2)),
             tally=fields.optional("tally", lambda name: fields.some_counts(name, 3)),
         )
 
