@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from stream_ocpdl.cli import main
+from stream_ocpdl.cli.dlq import dlq
 from stream_ocpdl.cli.topics import topics
 
 
@@ -22,8 +23,10 @@ def test_help_has_an_example():
     """The help of every command shows how to call it."""
     for name in main.names:
         assert f"Example: stream-ocpdl {name}" in CliRunner().invoke(main, [name, "--help"]).output
-    for name in topics.commands:
-        assert f"Example: stream-ocpdl topics {name}" in CliRunner().invoke(main, ["topics", name, "--help"]).output
+    for group in (topics, dlq):
+        for name in group.commands:
+            found = CliRunner().invoke(main, [group.name, name, "--help"]).output
+            assert f"Example: stream-ocpdl {group.name} {name}" in found
 
 
 def settings(**changes):

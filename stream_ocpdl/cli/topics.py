@@ -7,11 +7,8 @@ from pathlib import Path
 import click
 
 from stream_ocpdl.cli.options import topics_create, with_settings
-from stream_ocpdl.config.loading import load
-from stream_ocpdl.config.settings import Settings
-from stream_ocpdl.config.validation import semantics
+from stream_ocpdl.cli.reached import reached
 from stream_ocpdl.errors import TOPICS
-from stream_ocpdl.stream.kafka import Connection, reach
 from stream_ocpdl.stream.preflight import Scripts, look
 from stream_ocpdl.stream.preflight import create as make
 from stream_ocpdl.stream.topics import Topics
@@ -71,14 +68,6 @@ def check(config: Path | None, overrides: tuple[str, ...]) -> None:
     for finding in findings:
         click.echo(f"{finding.topic:{width}}  {finding.level}: {finding.what}\n{'':{width}}  mend: {finding.mend}")
     sys.exit(TOPICS if any(finding.level != "warning" for finding in findings) else 0)
-
-
-def reached(config: Path | None, overrides: tuple[str, ...]) -> tuple[Settings, Connection]:
-    """The settings, and a broker that answers."""
-    settings = load(config, overrides).settings
-    _, _, connection = semantics(settings)
-    reach(connection)
-    return settings, connection
 
 
 def milliseconds(text: str) -> int:

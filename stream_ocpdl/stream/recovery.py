@@ -141,14 +141,12 @@ def _replay(
         if position < goal:  # steps that were lost
             progress = _skip(progress, record, value)
             continue
-        if record.used and inputs is None:
-            inputs = Inputs(source, progress.resume)
-        used = [row for run in record.used for row in inputs.take(run)] if inputs is not None else []
+        if inputs is None:
+            inputs = Inputs(source, record.resume if record.event == "genesis" else progress.resume)
+        used = [row for run in record.used for row in inputs.take(run)]
         progress, step = replay(plan, progress, value, used, workers)
-        if record.event in ("step", "refusal"):
-            if inputs is not None:
-                inputs.drop(progress)
-        else:
+        inputs.drop(progress)
+        if record.event in ("lost", "partitions"):
             inputs = None  # the positions are others now
         goal = bases.get(position, -1)
         replayed += step is not None
