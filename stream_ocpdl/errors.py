@@ -8,6 +8,7 @@
     ├── DecodeError     the producer of the data: these bytes are not a message  (also a DataError)
     ├── LineageError    the operator: journal, checkpoint, input and settings do not belong together
     ├── InputLost       the operator: input that has to be read (again) is gone
+    ├── TooMuchRefused  the operator: nearly nothing of the input can be learned
     ├── Stopped         nobody: asked to stop before there was anything to finish
     ├── Fenced          nobody: another process has taken over, and this one must stop
     └── BrokerError     the broker, or the way to it: tried again, and given up in the end
@@ -23,11 +24,13 @@
     4   the history: journal, checkpoints and settings do not belong together, or input is gone
     5   another process has taken over
     6   the broker, or the way to it
+    9   too much of the input was refused, see `refusals`
 
 `validate` tells its layers apart: 2 is syntax (YAML, names, types), 7 semantics, 6 the connection, 8 the topics; and
 `topics check` ends with 8.
 
-An error leaves everything as it was: a learner that raised still has the state of the step before.
+An error leaves everything as it was: a learner that raised still has the state of the step before, unless it learns in
+place and the result was not finite.
 """
 
 SEMANTICS, TOPICS = 7, 8
@@ -78,6 +81,12 @@ class InputLost(OcpdlError):
     """Input that has to be read, or read again, is no longer there."""
 
     exit_code = 4
+
+
+class TooMuchRefused(OcpdlError):
+    """So much of the input is refused that something else is wrong; what is beyond the limit was not committed."""
+
+    exit_code = 9
 
 
 class Stopped(OcpdlError):

@@ -5,6 +5,7 @@ Not a broker, and no evidence of exactly-once: it drives the pipeline and the lo
 
 from itertools import takewhile
 
+from stream_ocpdl.errors import InputLost
 from stream_ocpdl.stream.checkpoint import Candidate
 from stream_ocpdl.stream.messages import Code, Position, Record
 from stream_ocpdl.stream.ports import no_crash
@@ -24,6 +25,9 @@ class World:
         self.positions = {}
         self.checkpoints = []
         self.requests = []
+        self.trimmed = {}
+        """For each partition the lowest offset that is there, if it is not 0."""
+        self.identity = None
 
     def stream(self, name):
         """The committed values of one stream."""
@@ -47,7 +51,14 @@ class Source:
         return list(range(len(self.world.input)))
 
     def earliest(self):
-        return dict.fromkeys(self.partitions, 0)
+        return dict.fromkeys(self.partitions, 0) | self.world.trimmed
+
+    def committed(self):
+        return self.world.positions
+
+    def changed(self):
+        before, self.identity = self.identity, self.world.identity or self.identity
+        return self.identity != before
 
     def start(self, positions):
         self.at = dict(positions)
@@ -55,7 +66,9 @@ class Source:
     def poll(self, limit, timeout, hungry):
         for _ in self.partitions:
             self.turn = (self.turn + 1) % len(self.partitions)
-            p, first = self.turn, self.at[self.turn]
+            p, first = self.turn, self.at.get(self.turn, len(self.world.input[self.turn]))
+            if first < self.world.trimmed.get(p, 0):
+                raise InputLost(f"partition {p} no longer has offset {first}")
             values = self.world.input[p][first : first + min(self.chunk, limit)]
             if p in hungry and p not in self.silent and values:
                 self.at[p] = first + len(values)
@@ -126,6 +139,7 @@ class Store:
 def serve(world, plan, pace, at=no_crash, chunk=3, silent=(), begin=None):
     """Run a service on the world until its input has been still for a while; its pipeline, and its reports."""
     source, clock, still, reports = Source(world, chunk, silent), [0.0], [0], []
+    source.identity = world.identity or source.identity
     polled = source.poll
 
     def poll(limit, timeout, hungry):

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from stream_ocpdl.cli import main
+from stream_ocpdl.cli.dlq import dlq
 from stream_ocpdl.cli.snapshot import snapshot
 from stream_ocpdl.cli.topics import topics
 
@@ -23,7 +24,7 @@ def test_help_has_an_example():
     """The help of every command shows how to call it."""
     for name in main.names:
         assert f"Example: stream-ocpdl {name}" in CliRunner().invoke(main, [name, "--help"]).output
-    for group in (topics, snapshot):
+    for group in (topics, snapshot, dlq):
         for name in group.commands:
             said = CliRunner().invoke(main, [group.name, name, "--help"]).output
             assert f"Example: stream-ocpdl {group.name} {name}" in said

@@ -27,6 +27,7 @@ from stream_ocpdl.stream.messages import (
 from stream_ocpdl.stream.pipeline import Pipeline
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.progress import beginning, replay
+from stream_ocpdl.stream.refusals import Refusals
 from stream_ocpdl.stream.service import Pace
 from tests.fakes import Crash, World, serve
 
@@ -357,7 +358,7 @@ def test_a_long_flood_costs_no_more_a_record():
     """A hundred thousand refused records behind a waiting tensor take seconds, and leave one run in the journal."""
     world = World(flood(100_000))
     began = time.perf_counter()
-    serve(world, plan(), PACE, chunk=1000)
+    serve(world, plan(refusals=Refusals(None, None)), PACE, chunk=1000)
 
     assert time.perf_counter() - began < 20
     assert len(world.stream("dead-letters")) == 100_000

@@ -11,7 +11,7 @@ from stream_ocpdl.errors import OcpdlError
 class Commands(click.Group):
     """Commands that are imported when they are called, and errors in one line with their exit code."""
 
-    names = ("run", "config", "validate", "topics", "snapshot", "reconfigure", "replay", "verify", "demo")
+    names = ("run", "config", "validate", "topics", "dlq", "snapshot", "reconfigure", "replay", "verify", "demo")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All of them."""
@@ -40,5 +40,5 @@ def main() -> None:
     """Learn an online nonnegative CP-dictionary of the tensors that stream in.
 
     Ends with 0 if all is well, 2 for a setting that is wrong, 3 for the data, 4 for the history, 5 if another process
-    has taken over, 6 for the broker, and 1 for a bug; docs/settings.md says more.
+    has taken over, 6 for the broker, 9 if too much was refused, and 1 for a bug; docs/settings.md says more.
     """

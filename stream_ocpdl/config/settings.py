@@ -19,6 +19,7 @@ from stream_ocpdl.ocpdl.schedules import name_of, named
 from stream_ocpdl.stream.batching import Batching
 from stream_ocpdl.stream.formats import Format, Name
 from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.refusals import Refusals
 from stream_ocpdl.stream.service import Pace
 from stream_ocpdl.stream.starting import Start
 
@@ -77,6 +78,14 @@ class PaceSettings(Section):
     poll_timeout_ms: int = _field(Pace, "poll_timeout_ms", "How long one poll waits for records.")
 
 
+class RefusalSettings(Section):
+    """How much may be refused before the service stops."""
+
+    consecutive: int | None = _field(Refusals, "consecutive", "Messages refused in a row; null for any number.")
+    ratio: float | None = _field(Refusals, "ratio", "The share of a window that may be refused; null for all of it.")
+    window: int = _field(Refusals, "window", "Messages in a window; windows lie one after the other.")
+
+
 class Log(Section):
     """What is said on standard error."""
 
@@ -101,6 +110,14 @@ class Settings(Section):
     bootstrap_servers: str = Field(min_length=1, description="Where the broker is: host:port, or several with commas.")
     problem: ProblemSettings = Field(description="What is to be learned.")
     batching: BatchingSettings = Field(default_factory=BatchingSettings, description="When a minibatch is complete.")
+    refusals: RefusalSettings = Field(
+        default_factory=RefusalSettings, description="How much may be refused before the service stops."
+    )
+    on_lost_input: Literal["fail", "resume"] = _field(
+        Plan,
+        "on_lost_input",
+        "What to do if input is gone that has to be read: end, or note it in the journal and go on.",
+    )
     pace: PaceSettings = Field(default_factory=PaceSettings, description="How often what is written.")
     checkpoints: str = Field("topic", min_length=1, description='Where checkpoints go: "topic", or a directory.')
     snapshot_every: int = _field(Plan, "snapshot_every", "Steps between two snapshots of the dictionary.")
@@ -129,8 +146,8 @@ class Settings(Section):
 
     def plan(self) -> Plan:
         """What is to be learned."""
-        batching, problem, form, _ = together(
-            self._batching, self._problem, self._format, lambda: Start.read(self.start)
+        batching, problem, form, refusals, _ = together(
+            self._batching, self._problem, self._format, self._refusals, lambda: Start.read(self.start)
         )
         return Plan(
             model=self.model,
@@ -141,6 +158,8 @@ class Settings(Section):
             topic=self.topic,
             format=form,
             axes=None if self.axes is None else tuple(self.axes),
+            refusals=refusals,
+            on_lost_input=self.on_lost_input,
         )
 
     def rhythm(self) -> Pace:
@@ -153,6 +172,9 @@ class Settings(Section):
 
     def _batching(self) -> Batching:
         return Batching(**self.batching.model_dump())
+
+    def _refusals(self) -> Refusals:
+        return Refusals(**self.refusals.model_dump())
 
     def _problem(self) -> Problem:
         given = self.problem.model_dump() | {"shape": tuple(self.problem.shape)}

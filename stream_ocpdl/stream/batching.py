@@ -21,6 +21,7 @@ from typing import Literal
 from stream_ocpdl.errors import ConfigError
 from stream_ocpdl.stream.assembly import OVERHEAD, Refusal, weight
 from stream_ocpdl.stream.messages import Position, Record, Run, Tensor
+from stream_ocpdl.stream.refusals import History, merged
 
 PLENTY = 8_000_000
 """Bytes of a partition that may wait for their minibatch before no more of it is read."""
@@ -66,11 +67,18 @@ class Item:
     """Of an item that stands for several which had nothing: where they were."""
     late: bool = False
     """Whether its turn was in an earlier life."""
+    done: History = ()
+    """What became of messages that were done with ahead of their turn here."""
 
     @property
     def empty(self) -> bool:
         """Whether it only keeps its place."""
         return self.tensor is None and not self.refused
+
+    @property
+    def history(self) -> History:
+        """What becomes of the messages that it brought, if its tensor is learned."""
+        return (*self.done, *([-1] if self.refused else []), *([1] if self.tensor is not None else []))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +95,10 @@ class Cut:
     """Records whose refusals are done with although something before them is not."""
     cursor: int
     """The partition whose turn is next."""
+    history: History = ()
+    """What becomes of the messages up to where all is done."""
+    waiting: History = ()
+    """Of those behind, where some of them go ahead of their turn."""
 
 
 class Batcher:
@@ -198,8 +210,10 @@ class Batcher:
     def _let_go(self) -> Cut:
         """The refused records of the line, ahead of the tensors between them; their places are kept."""
         refused = [refusal for item in self._line if item.tensor is None for refusal in item.refused]
-        self._rebuild([replace(item, refused=()) if item.tensor is None else item for item in self._line])
-        return self._cut([], self._pop(0), refused)
+        gone = [replace(item, refused=(), done=item.history) if item.tensor is None else item for item in self._line]
+        self._rebuild(gone)
+        cut = self._cut([], self._pop(0), refused)
+        return replace(cut, waiting=merged(item.history for item in self._line))
 
     def _rebuild(self, line: list[Item]) -> None:
         """Put other items in the places of those in the line."""
@@ -216,7 +230,8 @@ class Batcher:
             reached[partition] = max(reached.get(partition, 0), last + 1)
         waiting = chain(self._line, *self._waiting.values())
         ahead = tuple(run for item in waiting if item.empty for run in _places(item))
-        return Cut(tuple(rows), tuple(refused), reached, ahead, self._next_turn())
+        history = merged(item.history for item in taken)
+        return Cut(tuple(rows), tuple(refused), reached, ahead, self._next_turn(), history)
 
     def _next_turn(self) -> int:
         """The partition whose record comes next: where a Batcher that continues from here begins."""
@@ -234,7 +249,8 @@ def _joined(first: Item, second: Item) -> Item:
     runs = {partition: (low, high) for partition, low, high in _places(first)}
     for partition, low, high in _places(second):  # nothing that was delivered lies between the two
         runs[partition] = (runs.get(partition, (low, high))[0], high)
-    return replace(second, places=tuple((partition, low, high) for partition, (low, high) in runs.items()))
+    places = tuple((partition, low, high) for partition, (low, high) in runs.items())
+    return replace(second, places=places, done=merged((first.done, second.done)))
 
 
 def _refuse(item: Item, error: Exception) -> Item:

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stream_ocpdl.errors import DataError, LineageError
+from stream_ocpdl.errors import DataError, LineageError, NumericError, OcpdlError
 from stream_ocpdl.ocpdl.batch import Batch, gather
+from stream_ocpdl.ocpdl.blame import blame
 from stream_ocpdl.ocpdl.diagnostics import figures
 from stream_ocpdl.ocpdl.learner import advance
+from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
@@ -35,6 +37,7 @@ from stream_ocpdl.stream.messages.fields import TEXT
 from stream_ocpdl.stream.outputs import codes, dead_letter, shown, snapshot
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.progress import Progress, within
+from stream_ocpdl.stream.refusals import Tally
 from stream_ocpdl.stream.terms import terms_of
 from stream_ocpdl.stream.warm import Warm, to_bytes
 
@@ -50,14 +53,27 @@ class Outcome:
     step: Step | None
 
 
-class Pipeline:
-    """A model in motion."""
+class Spent(NumericError):
+    """A step in place had a result that is not finite, and the state is void. It has to be made again, and the step to
+    be taken with care.
+    """
 
-    def __init__(self, plan: Plan, progress: Progress, identity: str, workers: Workers = SERIAL) -> None:
+
+class Pipeline:
+    """A model in motion.
+
+    With `care` the first step is tried on a copy of the state, and tensors because of which it has a result that is not
+    finite are refused.
+    """
+
+    def __init__(
+        self, plan: Plan, progress: Progress, identity: str, workers: Workers = SERIAL, care: bool = False
+    ) -> None:
         self.plan = plan
         self.progress = progress
-        self._identity = identity
+        self.identity = identity
         self._workers = workers
+        self._care = care
         self._intake = Intake(plan.format, plan.problem.shape, progress.resume)
         self._batcher = Batcher(plan.batching, list(progress.resume), progress.cursor)
         self._expected = dict(progress.resume)
@@ -69,10 +85,15 @@ class Pipeline:
         """The partitions of which more is wanted."""
         return self._batcher.hungry
 
+    @property
+    def problem(self) -> Problem:
+        """The problem on the terms in force."""
+        return self.progress.problem(self.plan)
+
     def genesis(self, warm: Warm | None = None) -> Output:
         """The first record of the journal; to be written before any step."""
         now = self.progress
-        identity = {"input": self._identity, "lineage": self.plan.lineage(), "fingerprint": now.fingerprint}
+        identity = {"input": self.identity, "lineage": self.plan.lineage(), "fingerprint": now.fingerprint}
         begun = {"terms": terms_of(self.plan.problem), "state": now.state.digest()}
         if warm is not None:
             begun |= {"loadings": to_bytes(now.state.loadings), "reason": warm.origin[:TEXT]}
@@ -83,6 +104,11 @@ class Pipeline:
         previous, self.progress = self.progress.link, progress
         return self._journal(_record(progress, previous, event, **more))
 
+    def note(self, event: str, **more: Any) -> Output:
+        """A record of the journal of something that happened to the input."""
+        now = self.progress
+        return self._journal(_record(now, now.link, event, state=now.state.digest(), **more))
+
     def feed(self, records: Iterable[Record], now: float) -> None:
         """Decode records and let them wait for their minibatch."""
         for record in records:
@@ -92,7 +118,7 @@ class Pipeline:
             self._expected[partition] = offset + 1
             if offset >= self._before.reached[partition]:
                 item = self._intake.read(record, now)
-                self._batcher.add(Item(record.position, now) if within(record, self._before.ahead) else item)
+                self._batcher.add(_again(item) if within(record, self._before.ahead) else item)
             elif within(record, self._before.open):
                 item = replace(self._intake.read(record, now), late=True)
                 if item.refused:  # what came before it is gone
@@ -105,8 +131,9 @@ class Pipeline:
             return None
         cut, batch, axes = ready
         before, step, state = self.progress, None, self.progress.state
+        tally = self._tally(cut)
         if batch is not None:
-            state, step = advance(before.problem(self.plan), state, batch, self._workers, consume=True)
+            state, step = self._advance(batch)
         reached = before.reached | cut.reached
         open_ = self._open(reached)
         self.progress = replace(
@@ -118,6 +145,7 @@ class Pipeline:
             cursor=cut.cursor,
             ahead=(*cut.ahead, *self._still_to_come_by()),
             axes=axes,
+            tally=tally,
         )
         journal = [self._journal(record) for record in self._records(before, cut, step)]
         return Outcome((*self._results(cut, step), *journal), step)
@@ -126,16 +154,35 @@ class Pipeline:
         """The next minibatch, copied together and checked on the way; whoever fails the check loses the row."""
         while (rows := self._batcher.complete(now)) is not None:
             batch: Batch | None = None
-            wrong: dict[Position, DataError] = {}
+            wrong: dict[Position, OcpdlError] = {}
             if rows:
                 arrays = [item.tensor.array for item in rows if item.tensor is not None]
                 batch, refused = gather(self.plan.problem, arrays, self._workers)
                 wrong = {rows[j].position: DataError(reason) for j, reason in refused.items()}
             axes, misnamed = _named(self.progress.axes, [item for item in rows if item.position not in wrong])
-            if not wrong and not misnamed:
+            wrong |= misnamed
+            if self._care and batch is not None and not wrong:
+                guilty = blame(self.problem, self.progress.state, batch, self._workers)
+                wrong = {rows[j].position: NumericError(reason) for j, reason in guilty.items()}
+            if not wrong:
                 return self._batcher.take(rows), batch, axes
-            self._batcher.refuse(wrong | misnamed)
+            self._batcher.refuse(wrong)
         return None
+
+    def _advance(self, batch: Batch) -> tuple[State, Step]:
+        """The next state, in the memory of the present one."""
+        self._care = False
+        try:
+            return advance(self.problem, self.progress.state, batch, self._workers, consume=True)
+        except NumericError as error:
+            raise Spent(str(error)) from error
+
+    def _tally(self, cut: Cut) -> Tally:
+        """What was refused, this included; raise if it is too much."""
+        count, last = self.plan.refusals.count, cut.refused[-1].reason if cut.refused else ""
+        tally = count(self.progress.tally, cut.history, last)
+        count(tally, cut.waiting, last)
+        return tally
 
     def _open(self, reached: dict[int, int]) -> tuple[Run, ...]:
         """The open pieces; in partitions that this life has not read so far again, those that an earlier one left."""
@@ -183,7 +230,7 @@ class Pipeline:
             return
         yield from codes(self.plan, step, [item.parts[-1] for item in cut.rows], self.progress.epoch)
         if shown(self.plan, step.t):
-            yield snapshot(self.plan, self.progress, step.weight, self._identity)
+            yield snapshot(self.plan, self.progress, step.weight, self.identity)
 
     def _journal(self, record: JournalRecord) -> Output:
         value = record.to_bytes()
@@ -205,8 +252,14 @@ def _record(progress: Progress, previous: str, event: str = "refusal", **more: A
         ahead=progress.ahead,
         cursor=progress.cursor,
         axes=progress.axes,
+        tally=progress.tally if any(progress.tally) else None,
         **standing | more,
     )
+
+
+def _again(item: Item) -> Item:
+    """The place of a record that an earlier life was done with ahead of its turn: refused, if it brought anything."""
+    return Item(item.position, item.arrived, done=() if item.empty else (-1,))
 
 
 def _named(

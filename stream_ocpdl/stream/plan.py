@@ -4,12 +4,14 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Literal
 
 from stream_ocpdl.errors import ConfigError, DecodeError
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.stream.batching import Batching
 from stream_ocpdl.stream.formats import Format
 from stream_ocpdl.stream.messages.fields import Fields
+from stream_ocpdl.stream.refusals import Refusals
 
 MODEL = "[A-Za-z0-9._-]{1,200}"
 """The name of a model: topics are named after it."""
@@ -31,6 +33,8 @@ class Plan:
     format: Format = Format()  # noqa: RUF009
     axes: tuple[str, ...] | None = None
     """Names of the modes; without them the first tensor that has names gives them."""
+    refusals: Refusals = Refusals()  # noqa: RUF009
+    on_lost_input: Literal["fail", "resume"] = "fail"
 
     def __post_init__(self) -> None:
         if not re.fullmatch(MODEL, self.model):
@@ -39,6 +43,8 @@ class Plan:
             )
         if self.axes is not None and not (isinstance(self.axes, tuple) and self._named_right(self.axes)):
             raise ConfigError(f"axes must be a list of {self.problem.modes} different names, not {self.axes!r}")
+        if self.on_lost_input not in ("fail", "resume"):
+            raise ConfigError(f"on_lost_input must be 'fail' or 'resume', not {self.on_lost_input!r}")
         for name in ("snapshot_every", "digest_every"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:

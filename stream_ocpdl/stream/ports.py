@@ -42,6 +42,14 @@ class Source(Protocol):
         """For each partition the lowest offset that is there."""
         ...
 
+    def committed(self) -> dict[int, int]:
+        """The positions that were committed last, as monitors see them."""
+        ...
+
+    def changed(self) -> bool:
+        """Whether it has more partitions now, or was made anew; identity and partitions are those of now then."""
+        ...
+
     def start(self, positions: Mapping[int, int]) -> None:
         """Read on from these offsets; what was fetched before is dropped."""
         ...

@@ -32,6 +32,7 @@ from stream_ocpdl.stream.messages import (
     link,
 )
 from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.refusals import Tally
 from stream_ocpdl.stream.terms import in_force
 from stream_ocpdl.stream.warm import Warm, loadings_of, warmed
 
@@ -54,6 +55,8 @@ class Progress:
     cursor: int = 0
     ahead: tuple[Run, ...] = ()
     axes: tuple[str, ...] | None = None
+    tally: Tally = Tally()  # noqa: RUF009  (frozen)
+    """What was refused so far."""
     epoch: int = 0
     terms: Terms | None = None
     """The terms of the problem, if they are no longer those that it began with."""
@@ -105,6 +108,10 @@ def replay(
             if restored is None:
                 raise LineageError(f"the state of step {record.t}, to which the model went back, is not at hand")
             state, exact = restored.state, restored.exact
+        case "lost" if record.base is not None:
+            if restored is None:
+                raise LineageError(f"the state of step {record.base[1]}, with which the model went on, is not at hand")
+            state, exact = restored.state._replace(t=record.t, N=record.N), restored.exact
     made = replace(after(record, value, state), fingerprint=record.fingerprint or bits)
     _check_standing(progress, record, made)
     return replace(made, exact=_agrees(record, made.problem(plan), state, exact)), step
@@ -181,6 +188,7 @@ def after(record: JournalRecord, value: bytes, state: State) -> Progress:
         record.cursor,
         record.ahead,
         record.axes,
+        Tally(*(record.tally or ())),
         record.epoch or 0,
         None if record.event == "genesis" else record.terms,
         record.control,

@@ -7,15 +7,20 @@
 
 A model that was rolled back has the state of an earlier record, wherever the checkpoint is: of what lies behind the
 checkpoint only the steps after the last rollback are learned again, and the record it went back to is recovered first,
-in the same way. So a recovery is a chain of legs, each of which begins with a checkpoint, a genesis or a rollback.
+in the same way. So a recovery is a chain of legs, each of which begins with a checkpoint, a genesis or a rollback. The
+same holds for a model that lost steps (`lost`): the record that notes the loss has the state of an earlier one.
+
+Where the input of steps is gone that would have to be learned again, and the policy is to go on, they are lost: the
+recovery ends with the state of the checkpoint, at the end of the journal.
 
 The journal is the truth: offsets committed elsewhere serve monitors and fencing, and are not asked.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import NamedTuple
 
 from stream_ocpdl.errors import ConfigError, InputLost, LineageError, StateError
 from stream_ocpdl.ocpdl.results import Step
@@ -23,7 +28,8 @@ from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.batching import PLENTY
 from stream_ocpdl.stream.checkpoint import Candidate, CheckpointStore, state_of
-from stream_ocpdl.stream.messages import JournalRecord, Position, Record, Run, Target, link
+from stream_ocpdl.stream.lost import compared
+from stream_ocpdl.stream.messages import JournalRecord, Position, Record, Run, link
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import Journal, Said, Source
 from stream_ocpdl.stream.progress import Progress, after, beginning, check_lineage, read_journal, replay, within
@@ -60,6 +66,10 @@ class Recovered:
     """Whether it was made by way of a rollback that no checkpoint has seen."""
     warm: Warm | None = None
     """Of a new model: loadings that it begins with."""
+    input: str | None = None
+    """The identity of the input that the model learned from."""
+    lost: tuple[int, int] | None = None
+    """Where steps could not be replayed: the offset in the journal and the step of the record whose state it is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,7 +107,19 @@ def recover(
     base = begun(plan, journal)
     if base is None:
         return _new(plan, world, begin or Beginning(source.earliest))
-    return rebuild(base, world)
+    way = _way(base, world, END)
+    if compared(base, way.input, source) == "anew":
+        return _abandon(base, world, way)
+    try:
+        return _follow(base, world, way)
+    except InputLost as error:
+        if plan.on_lost_input == "fail":
+            t = 0 if way.progress is None else way.progress.state.t
+            raise InputLost(
+                f"{error}: the state after step {way.t} cannot be made again. To go on with that of step {t}, and"
+                f" without steps {t + 1} to {way.t}, whose codes are published: --set on_lost_input=resume"
+            ) from error
+        return _abandon(base, world, _way(base, world, END))  # the other state may be spent
 
 
 def _new(plan: Plan, world: Recovery, begin: Beginning) -> Recovered:
@@ -139,16 +161,63 @@ class _Leg:
     """The record at `behind`, if the leg begins with one that went back."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Way:
+    """How to come to a record of the journal."""
+
+    legs: list[_Leg]
+    """The last first."""
+    progress: Progress | None
+    """With which the first of them begins; none for a genesis."""
+    offset: int
+    """Of its record in the journal."""
+    input: str | None
+    """The identity of the input at the end."""
+    t: int
+    """The last step."""
+
+
 def rebuild(plan: Plan, world: Recovery, until: int = END) -> Recovered:
     """The model as it stood after the record of the journal at an offset, or at its end."""
-    legs, progress, base = _legs(plan, world, until)
-    replayed, offset = 0, base
-    for leg in reversed(legs):
+    way = _way(plan, world, until)
+    if compared(plan, way.input, world.source) == "anew":
+        raise LineageError(f"the model learned from {way.input}, which was made anew since: its steps are lost")
+    return _follow(plan, world, way)
+
+
+def _follow(plan: Plan, world: Recovery, way: _Way) -> Recovered:
+    """Replay leg by leg."""
+    progress, replayed, offset = way.progress, 0, way.offset
+    for leg in reversed(way.legs):
         if leg.rollback is not None:
             progress, offset = _went_back(leg.rollback, progress), leg.behind
         progress, offset, count = _replay(plan, world, progress, leg.behind, leg.last)
         replayed += count
-    return replace(_whole(plan, progress, offset, replayed, base), went_back=len(legs) > 1)
+    whole = _whole(plan, progress, offset, replayed, way.offset)
+    return replace(whole, went_back=len(way.legs) > 1, input=way.input)
+
+
+def _abandon(plan: Plan, world: Recovery, way: _Way) -> Recovered:
+    """Go to the end of the journal without the steps between; if there are any, they are lost from the state."""
+    progress, offset, last, steps = way.progress, way.offset, b"", False
+    base = (offset, 0 if progress is None else progress.state.t)
+    for offset, last in world.journal.read(way.offset + 1):
+        record = read_journal(last)
+        if progress is None:
+            progress, _ = replay(plan, beginning(plan, record.resume), last, (), world.workers)
+            base = (offset, 0)
+            continue
+        if record.previous != progress.link:
+            raise LineageError(f"the journal record of step {record.t} does not follow the one before it")
+        progress = replace(progress, link=link(last))
+        steps = steps or record.event == "step" or went_back_to(record) is not None
+    whole = _whole(plan, progress, offset, 0, way.offset)
+    if not last:
+        return replace(whole, input=way.input)
+    record, standing = read_journal(last), whole.progress
+    state = standing.state._replace(t=record.t, N=record.N)
+    made = replace(after(record, last, state), fingerprint=standing.fingerprint, exact=standing.exact)
+    return replace(whole, progress=made, input=way.input, lost=base if steps else None)
 
 
 def _whole(plan: Plan, progress: Progress | None, offset: int, replayed: int, base: int) -> Recovered:
@@ -162,61 +231,79 @@ def _went_back(value: bytes, progress: Progress | None) -> Progress:
     record = read_journal(value)
     if progress is None:
         raise LineageError(f"the journal has a rollback to step {record.t}, which it does not have")
-    same = record.state == progress.state.digest()
+    state = progress.state if record.base is None else progress.state._replace(t=record.t, N=record.N)
+    same = record.state == state.digest()
     if progress.exact and not same:
         raise LineageError(f"the state of step {record.t} is not the one to which the model went back")
     made_under = record.fingerprint or progress.fingerprint
-    return replace(after(record, value, progress.state), fingerprint=made_under, exact=same)
+    return replace(after(record, value, state), fingerprint=made_under, exact=same)
 
 
-def _legs(plan: Plan, world: Recovery, until: int) -> tuple[list[_Leg], Progress | None, int]:
-    """The legs, the last first; and the progress that the first begins with, none for a genesis, with its offset."""
+def went_back_to(record: JournalRecord) -> int | None:
+    """The offset in the journal of the record whose state it is after a rollback, or after steps were lost."""
+    if record.target is not None:
+        return record.target.offset
+    return None if record.base is None else record.base[0]
+
+
+def _way(plan: Plan, world: Recovery, until: int) -> _Way:
     legs: list[_Leg] = []
+    known, t = None, -1
     while True:
-        progress, offset = _nearest(plan, world, until)
-        found = _last_rollback(world.journal, progress, offset, until)
-        if found is None:
-            return [*legs, _Leg(offset, until)], progress, offset
-        position, value, target = found
+        progress, offset, before = _nearest(plan, world, until)
+        ahead = _look_ahead(world.journal, progress, offset, until)
+        if not legs:
+            known, t = ahead.input or before, ahead.t
+        if ahead.went_back is None:
+            if progress is not None:
+                world.report(Said(f"restored the checkpoint of step {progress.state.t}", step=progress.state.t))
+            return _Way([*legs, _Leg(offset, until)], progress, offset, known, t)
+        position, value, target = ahead.went_back
         legs.append(_Leg(position, until, value))
-        until = target.offset
+        until = target
 
 
-def _nearest(plan: Plan, world: Recovery, until: int) -> tuple[Progress | None, int]:
-    """The furthest acceptable checkpoint up to an offset of the journal."""
+def _nearest(plan: Plan, world: Recovery, until: int) -> tuple[Progress | None, int, str | None]:
+    """The furthest acceptable checkpoint up to an offset of the journal, its offset, and the identity of its input."""
     candidates = [c for c in world.store.candidates() if c.manifest.model == plan.model]
     for candidate in sorted(candidates, key=lambda c: c.manifest.journal_offset, reverse=True):
         if candidate.manifest.journal_offset > until:
             continue
-        found = _accept(plan, candidate, world.source, world.journal, world.report)
+        found = _accept(plan, candidate, world.journal, world.report)
         if found is not None:
-            t = found.state.t
-            world.report(Said(f"restored the checkpoint of step {t}", step=t))
-            return found, candidate.manifest.journal_offset
+            return found, candidate.manifest.journal_offset, candidate.manifest.input
         world.store.discard(candidate.manifest)
-    return None, -1
+    return None, -1, None
 
 
-def _last_rollback(
-    journal: Journal, progress: Progress | None, offset: int, until: int
-) -> tuple[int, bytes, Target] | None:
-    """The last record behind an offset that went back; the chain is checked on the way."""
-    found, previous = None, None if progress is None else progress.link
+class _Ahead(NamedTuple):
+    went_back: tuple[int, bytes, int] | None
+    """The last record with the state of an earlier one: its offset, its bytes, and the offset of that one."""
+    input: str | None
+    """The identity of the input that is named last."""
+    t: int
+
+
+def _look_ahead(journal: Journal, progress: Progress | None, offset: int, until: int) -> _Ahead:
+    """What the records behind an offset hold; the chain is checked on the way."""
+    found, known, t = None, None, -1 if progress is None else progress.state.t
+    previous = None if progress is None else progress.link
     for position, value in journal.read(offset + 1):
         if position > until:
             break
         record = read_journal(value)
         if previous is not None and record.previous != previous:
             raise LineageError(f"the journal record of step {record.t} does not follow the one before it")
-        previous = link(value)
-        if record.target is not None:
-            if record.target.offset >= position:
-                raise LineageError(f"the journal has a rollback at offset {position} to a record that came later")
-            found = (position, value, record.target)
-    return found
+        previous, known, t = link(value), record.input or known, record.t
+        target = went_back_to(record)
+        if target is not None:
+            if target >= position:
+                raise LineageError(f"the journal goes back at offset {position} to a record that came later")
+            found = (position, value, target)
+    return _Ahead(found, known, t)
 
 
-def _accept(plan: Plan, candidate: Candidate, source: Source, journal: Journal, report: Report) -> Progress | None:
+def _accept(plan: Plan, candidate: Candidate, journal: Journal, report: Report) -> Progress | None:
     """The checkpoint's state where the journal has its record, or none and why."""
     manifest = candidate.manifest
     standing = next(journal.read(manifest.journal_offset), None)
@@ -227,7 +314,6 @@ def _accept(plan: Plan, candidate: Candidate, source: Source, journal: Journal, 
         report(Said(f"refused the checkpoint of step {manifest.t}: the journal has another history", step=manifest.t))
         return None
     check_lineage(plan, manifest.lineage)
-    _check_input(manifest.input, source)
     try:
         state = state_of(manifest, candidate.load())
     except StateError as error:
@@ -236,35 +322,27 @@ def _accept(plan: Plan, candidate: Candidate, source: Source, journal: Journal, 
     return replace(after(read_journal(standing[1]), standing[1], state), fingerprint=manifest.fingerprint)
 
 
-def _check_input(identity: str | None, source: Source) -> None:
-    if identity != source.identity:
-        raise LineageError(
-            f"the model learned from {identity}, the input is {source.identity}: another topic, made anew, or with"
-            " partitions added; positions in one mean nothing in the other. Give the model another name"
-        )
-
-
 def _replay(
     plan: Plan, world: Recovery, progress: Progress | None, offset: int, until: int, kept: "Kept | None" = None
 ) -> tuple[Progress | None, int, int]:
     """Learn again what the records behind an offset name; where that leads, the last offset, and how many steps."""
-    source, inputs, started, replayed = world.source, Inputs(world.source), False, 0
+    inputs, replayed = None, 0
     for position, value in world.journal.read(offset + 1):
         if position > until:
             break
         record = read_journal(value)
         if record.event == "genesis":
-            _check_input(record.input, source)
             progress = beginning(plan, record.resume)
         if progress is None:
             raise LineageError("the journal does not begin with a genesis")
-        if not started:
-            source.start(starts(progress, source))
-            started = True
-        restored = kept.state(record.target) if kept is not None and record.target is not None else None
+        inputs = inputs or Inputs(world.source, progress.resume)
+        target = went_back_to(record)
+        restored = kept.state(target) if kept is not None and target is not None else None
         used = [row for run in record.used for row in inputs.take(run)]
         progress, step = replay(plan, progress, value, used, world.workers, restored)
         inputs.drop(progress)
+        if record.event in ("lost", "partitions"):
+            inputs = None  # the positions are others now
         offset = position
         replayed += step is not None
         if kept is not None:
@@ -280,8 +358,8 @@ class Kept:
     """
 
     def __init__(self, plan: Plan, world: Recovery, base: int) -> None:
-        targets = (read_journal(value).target for _, value in world.journal.read(base + 1))
-        self._wanted = Counter(target.offset for target in targets if target is not None)
+        targets = (went_back_to(read_journal(value)) for _, value in world.journal.read(base + 1))
+        self._wanted = Counter(target for target in targets if target is not None)
         self._states: dict[int, tuple[bytes, Progress]] = {}
         quiet = replace(world, on_record=lambda *_: None)
         for offset in sorted(self._wanted):
@@ -293,20 +371,20 @@ class Kept:
         if self._wanted[position] > 0:
             self._states[position] = (progress.state.to_bytes(), progress)
 
-    def state(self, target: Target) -> Progress | None:
+    def state(self, target: int) -> Progress | None:
         """The progress of a record that came by."""
-        if target.offset not in self._states:
+        if target not in self._states:
             return None
-        data, progress = self._states[target.offset]
-        self._wanted[target.offset] -= 1
-        if self._wanted[target.offset] == 0:
-            del self._states[target.offset]
+        data, progress = self._states[target]
+        self._wanted[target] -= 1
+        if self._wanted[target] == 0:
+            del self._states[target]
         return replace(progress, state=State.from_bytes(data))
 
 
 def replay_all(plan: Plan, world: Recovery, until: int = END) -> Recovered:
     """Replay every record behind the furthest checkpoint up to an offset, also what was rolled back later."""
-    progress, base = _nearest(plan, world, until)
+    progress, base, _ = _nearest(plan, world, until)
     kept = Kept(plan, world, base)
     progress, offset, replayed = _replay(plan, world, progress, base, END, kept)
     return _whole(plan, progress, offset, replayed, base)
@@ -321,8 +399,10 @@ def starts(progress: Progress, source: Source) -> dict[int, int]:
 class Inputs:
     """The input once more, by position; what was fetched is kept until it is dropped."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, resume: Mapping[int, int]) -> None:
         self._source = source
+        self._begin = {p: max(resume.get(p, 0), low) for p, low in source.earliest().items()}
+        source.start(self._begin)
         self._fetched: dict[int, dict[int, Record]] = {partition: {} for partition in source.partitions}
         self._reached = dict.fromkeys(source.partitions, -1)
         self._bytes = dict.fromkeys(source.partitions, 0)
@@ -330,6 +410,11 @@ class Inputs:
     def take(self, run: Run) -> Iterator[Record]:
         """The records of a run, in order."""
         partition, first, last = run
+        if first < self._begin[partition]:
+            raise InputLost(
+                f"partition {partition} no longer has offset {first}, which a step used that has to be replayed:"
+                f" it begins at {self._begin[partition]} now"
+            )
         for offset in range(first, last + 1):
             self._fetch(Position(partition, offset))
             if offset not in self._fetched[partition]:

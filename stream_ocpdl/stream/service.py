@@ -14,18 +14,22 @@ same input; a transaction that was aborted is written again from the same bytes.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from stream_ocpdl.errors import ConfigError, LineageError, Stopped
+from stream_ocpdl.errors import ConfigError, InputLost, LineageError, OcpdlError, Stopped, TooMuchRefused
 from stream_ocpdl.ocpdl.diagnostics import figures
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.checkpoint import CheckpointStore, manifest_of
+from stream_ocpdl.stream.lost import Noted, reconcile
 from stream_ocpdl.stream.messages import DeadLetter, Output
-from stream_ocpdl.stream.pipeline import Pipeline
+from stream_ocpdl.stream.pipeline import Pipeline, Spent
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import Control, CrashPoint, Journal, NoControl, Outbox, Said, Source, no_crash
-from stream_ocpdl.stream.progress import here
+from stream_ocpdl.stream.progress import Progress, here
 from stream_ocpdl.stream.recovery import Beginning, Recovered, Recovery, Report, recover, starts
 from stream_ocpdl.stream.requests import Desk
 from stream_ocpdl.stream.terms import terms_of, told_apart
+
+LOOK = 60.0
+"""Seconds between two looks at whether the input is still the same topic, with the same partitions."""
 
 POLLED = 256
 """Records to ask for in one poll, at least: few calls, and all partitions get their turn."""
@@ -78,15 +82,35 @@ class Service:
 
     def run(self) -> Pipeline:
         """Work until told to stop; the pipeline as it was left, all of it committed."""
-        ports = self.ports
-        ports.outbox.open()  # 1
-        ports.store.open()
-        pipeline, offset, checkpointed = self._recover()  # 2
+        self.ports.outbox.open()  # 1
+        self.ports.store.open()
+        care, ended_at = False, ""
+        while True:
+            pipeline, broken = self._live(*self._recover(care))  # 2
+            if broken is None:
+                return pipeline
+            link = pipeline.progress.link
+            if not isinstance(broken, Spent | InputLost) or link == ended_at:
+                raise broken
+            self.ports.report(Said(f"{broken}; going back to the last commit"))
+            care, ended_at = isinstance(broken, Spent), link
+
+    def _live(self, pipeline: Pipeline, offset: int, checkpointed: int) -> tuple[Pipeline, OcpdlError | None]:
+        """Work until told to stop, or until something is wrong with the input: that is returned, all else committed."""
+        ports, broken = self.ports, None
+        next_look = ports.now() + LOOK
         while not ports.stopping():  # 3
-            outputs = self._work(pipeline)
+            outputs, broken = self._work(pipeline)
             if outputs:
                 offset = ports.outbox.commit(outputs, pipeline.progress.resume)
                 self._say_refused(outputs)
+            if broken is None and ports.now() >= next_look:
+                next_look = ports.now() + LOOK
+                broken = InputLost("the input has changed") if ports.source.changed() else None
+            if isinstance(broken, Spent):
+                return pipeline, broken
+            if broken is not None:
+                break
             for answered in self._desk.answers(pipeline):
                 pipeline, offset = answered.pipeline, answered.offset
                 checkpointed = -self.pace.checkpoint_every if answered.went_back else checkpointed
@@ -96,9 +120,9 @@ class Service:
                 checkpointed = pipeline.progress.state.t
         if pipeline.progress.state.t > checkpointed:  # 4
             self._checkpoint(pipeline, offset)
-        return pipeline
+        return pipeline, broken
 
-    def _recover(self) -> tuple[Pipeline, int, int]:
+    def _recover(self, care: bool = False) -> tuple[Pipeline, int, int]:
         """A pipeline where the model stands, the journal's last offset, and the step of the last checkpoint.
 
         A new model begins its journal.
@@ -114,19 +138,34 @@ class Service:
             self.workers,
             ports.begin,
         )
-        pipeline = Pipeline(found.plan, found.progress, ports.source.identity, self.workers)
-        offset, t = found.journal_offset, found.progress.state.t
+        noted = reconcile(found.plan, found.progress, found.input, found.lost, ports.source)
+        progress = found.progress if noted is None else noted.progress
+        pipeline = Pipeline(found.plan, progress, ports.source.identity, self.workers, care)
+        offset, t = found.journal_offset, progress.state.t
         checkpointed = -self.pace.checkpoint_every if found.went_back else t - found.replayed
         if offset < 0:
-            offset = ports.outbox.commit([pipeline.genesis(found.warm)], pipeline.progress.resume)
+            offset = ports.outbox.commit([pipeline.genesis(found.warm)], progress.resume)
         else:
             self._hold_to_terms(found)
-            if not found.progress.exact or found.progress.fingerprint != here():
+            if noted is not None:
+                offset = self._note(pipeline, noted)
+                checkpointed = t
+            elif not care:
+                self._compare_positions(progress)
+            if not progress.exact or progress.fingerprint != here():
                 offset = self._begin_epoch(pipeline)
                 checkpointed = -self.pace.checkpoint_every
         ports.source.start(starts(pipeline.progress, ports.source))
         ports.report(Said(f"ready at step {t}, {found.replayed} steps replayed", step=t, replayed=found.replayed))
         return pipeline, offset, checkpointed
+
+    def _note(self, pipeline: Pipeline, noted: Noted) -> int:
+        """Journal what is missing or new, and keep it at once: nothing before it will be needed again."""
+        offset = self.ports.outbox.commit([pipeline.note(noted.event, **noted.more)], pipeline.progress.resume)
+        for line in noted.said:
+            self.ports.report(line)
+        self._checkpoint(pipeline, offset)
+        return offset
 
     @property
     def _desk(self) -> Desk:
@@ -158,26 +197,38 @@ class Service:
         told = {"state": now.state.digest(), "figures": figures_now, "fingerprint": now.fingerprint, "reason": reason}
         return self.ports.outbox.commit([pipeline.record(now, "epoch", **told)], now.resume)
 
+    def _compare_positions(self, progress: Progress) -> None:
+        """Say so if somebody has moved the positions; the journal is the truth."""
+        positions = self.ports.source.committed()
+        for partition, offset in progress.resume.items():
+            if positions.get(partition, -1) != offset:
+                told = f"the group is at {positions.get(partition, 'no offset')} in partition {partition}"
+                said = f"{told}, set by somebody else; the journal's {offset} is used"
+                self.ports.report(Said(said, partition=partition, offset=offset))
+
     def _between_replays(self, *_: object) -> None:
         self.ports.at("in-replay")
         if self.ports.stopping():
             raise Stopped("asked to stop while recovering; nothing was changed")
 
-    def _work(self, pipeline: Pipeline) -> list[Output]:
-        """Learn until the commit interval has passed; all outputs of that time."""
+    def _work(self, pipeline: Pipeline) -> tuple[list[Output], OcpdlError | None]:
+        """Learn until the commit interval has passed; all outputs of that time, and what ended it early."""
         ports, pace = self.ports, self.pace
         outputs: list[Output] = []
         deadline = ports.now() + pace.commit_interval_ms / 1000
         while not ports.stopping():
-            outcome = pipeline.step(ports.now())
+            try:
+                outcome = pipeline.step(ports.now())
+                if outcome is None:
+                    wanted = max(self.plan.batching.size, POLLED)
+                    pipeline.feed(ports.source.poll(wanted, pace.poll_timeout_ms / 1000, pipeline.hungry), ports.now())
+            except (InputLost, Spent, TooMuchRefused) as error:
+                return outputs, error
             if outcome is not None:
                 outputs.extend(outcome.outputs)
-            else:
-                wanted = max(self.plan.batching.size, POLLED)
-                pipeline.feed(ports.source.poll(wanted, pace.poll_timeout_ms / 1000, pipeline.hungry), ports.now())
             if ports.now() >= deadline:
                 break
-        return outputs
+        return outputs, None
 
     def _say_refused(self, outputs: list[Output]) -> None:
         """The first refusal, the tenth, the hundredth …: enough to see that something is wrong, and what."""
@@ -193,5 +244,5 @@ class Service:
 
     def _checkpoint(self, pipeline: Pipeline, journal_offset: int) -> None:
         progress = pipeline.progress
-        manifest = manifest_of(pipeline.plan, progress, journal_offset, self.ports.source.identity)
+        manifest = manifest_of(pipeline.plan, progress, journal_offset, pipeline.identity)
         self.ports.store.save(manifest, progress.state.parts)

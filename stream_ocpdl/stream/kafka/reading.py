@@ -187,15 +187,34 @@ class KafkaSource:
     """The input of a model, read by assignment."""
 
     def __init__(self, connection: Connection, topic: str, group: str) -> None:
-        self._connection, self._topic = connection, topic
+        self._connection, self._topic, self._group = connection, topic, group
         self._consumer = connection.consumer(**{"group.id": group})
-        self.partitions: Sequence[int] = partitions_of(self._consumer, topic, connection.patience)
-        self.identity = f"{topic} ({topic_id(connection, topic)}, {len(self.partitions)} partitions)"
+        self.partitions: Sequence[int] = ()
+        self.identity = ""
         self._paused: set[int] = set()
+        self._look()
 
     def earliest(self) -> dict[int, int]:
         """The lowest offset of each partition."""
         return {p: low for p, (low, _) in watermarks(self._connection, self._topic, self.partitions).items()}
+
+    def committed(self) -> dict[int, int]:
+        """The positions of the group."""
+        return committed(self._connection, self._group, self._topic)
+
+    def changed(self) -> bool:
+        """Whether the topic is another, or has more partitions; a broker that does not answer has changed nothing."""
+        before = self.identity
+        try:
+            self._look()
+        except BrokerError as error:
+            log.warning("looking at the input: %s", error, extra={"topic": self._topic})
+        return self.identity != before
+
+    def _look(self) -> None:
+        partitions = partitions_of(self._consumer, self._topic, self._connection.patience)
+        name = topic_id(self._connection, self._topic)
+        self.partitions, self.identity = partitions, f"{self._topic} ({name}, {len(partitions)} partitions)"
 
     def start(self, positions: Mapping[int, int]) -> None:
         """Read on from these offsets."""

@@ -55,13 +55,15 @@ class Writer:
         self._patience = connection.patience
         self._failed: list[str] = []
 
-    def write(self, topic: str, value: bytes | None, key: bytes | None, partition: int, wait: float) -> bool:
+    def write(
+        self, topic: str, value: bytes | None, key: bytes | None, partition: int, wait: float, headers: Headers = ()
+    ) -> bool:
         """Queue a record; false if there was no room for it within so many seconds."""
         self._raise_failed()
         deadline = time.monotonic() + wait
         while True:
             try:
-                self._producer.produce(topic, value, key, partition, on_delivery=self._report)
+                self._producer.produce(topic, value, key, partition, self._report, headers=list(headers))
             except BufferError:
                 if time.monotonic() >= deadline:
                     return False

@@ -124,6 +124,13 @@ class Fields:
             raise DecodeError(f"{name} is {brief(value)}, not a list of different counts")
         return tuple(value)
 
+    def some_counts(self, name: str, length: int) -> tuple[int, ...]:
+        """So many counts."""
+        value = self._get(name)
+        if not isinstance(value, list) or not _are_counts(value, length):
+            raise DecodeError(f"{name} is {brief(value)}, not a list of {length} counts")
+        return tuple(value)
+
     def nothing(self, payload: memoryview) -> None:
         """Refuse a payload where there is none."""
         if len(payload) > 0:

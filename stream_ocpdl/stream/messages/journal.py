@@ -25,7 +25,7 @@ from stream_ocpdl.stream.messages.terms import Terms
 GENESIS = "0" * 64
 """What the first record has in place of a hash."""
 
-EVENTS = ("genesis", "step", "refusal", "reconfigure", "rollback", "declined", "epoch")
+EVENTS = ("genesis", "step", "refusal", "lost", "partitions", "reconfigure", "rollback", "declined", "epoch")
 
 ANSWERS = ("reconfigure", "rollback", "declined")
 """Those that answer a request."""
@@ -55,8 +55,8 @@ class JournalRecord:
     """One link of the chain."""
 
     event: str
-    """"genesis", "step", "refusal" where input was refused and nothing learned; or what was asked for, and done or not.
-    """
+    """"genesis", "step", "refusal" where input was refused and nothing learned; "lost" where input is gone,
+    "partitions" where some were added; or what was asked for, and done or not."""
     previous: str
     """The SHA-256 of the record before."""
     t: int = 0
@@ -82,7 +82,7 @@ class JournalRecord:
     state: str | None = None
     """The digest of the state after this record."""
     input: str | None = None
-    """In a genesis: the identity of the input."""
+    """In a genesis, and where it has changed: the identity of the input."""
     lineage: str | None = None
     """In a genesis: the digest of all that decides bits."""
     fingerprint: str | None = None
@@ -103,6 +103,12 @@ class JournalRecord:
     """E, f̂, ‖A‖, ‖U₁‖ … ‖Uₙ‖ of the state, where it has a digest: they can be compared where bits cannot."""
     loadings: bytes | None = None
     """The payload, of a genesis with loadings from elsewhere: U₁ … Uₙ as in a snapshot."""
+    tally: tuple[int, ...] | None = None
+    """What was refused so far: in a row; of how many messages of the present window; and how many of those."""
+    lost: tuple[Run, ...] | None = None
+    """Input that was neither used nor refused, and is gone."""
+    base: tuple[int, ...] | None = None
+    """Where steps are lost from the state: the offset in the journal, and the step, of the record whose state it is."""
 
     def to_bytes(self) -> bytes:
         """The bytes whose hash is the next link."""
@@ -151,6 +157,9 @@ class JournalRecord:
             target=_target(fields) if event == "rollback" else None,
             figures=_figures(fields) if "figures" in header else None,
             loadings=bytes(payload) or None,
+            lost=fields.optional("lost", fields.runs),
+            base=fields.optional("base", lambda name: fields.some_counts(name, 2)),
+            tally=fields.optional("tally", lambda name: fields.some_counts(name, 3)),
         )
 
 
