@@ -334,6 +334,16 @@ def test_every_version_can_be_rebuilt():
         find(journal, 40)
 
 
+def test_a_long_journal_is_read_twice(monkeypatch):
+    """Where records are too many to be kept, a recovery comes to the same."""
+    world, end = learned((8, rollback("a", 2)))
+    for most in (0, 700, 10**6):
+        monkeypatch.setattr("stream_ocpdl.stream.recovery.LOOKED_THROUGH", most)
+        found = rebuild(plan(), Recovery(Source(world), Journal(world), NoStore(), str))
+        assert found.progress.state.digest() == end.progress.state.digest()
+        assert found.replayed == 7
+
+
 def test_the_window():
     """Steps whose input is gone cannot be rebuilt, until a checkpoint; a rollback is as good as where it went."""
     world, _ = learned((8, rollback("a", 2)))

@@ -4,6 +4,7 @@ import json
 import signal
 import time
 import uuid
+from contextlib import closing
 from datetime import UTC, datetime
 
 import numpy as np
@@ -166,6 +167,29 @@ def test_killed_while_going_back(model, tmp_path, point, checkpoints):
         assert examine(model.connection, model.settings).broken == []
     audit = json.loads(call(tmp_path, "replay", "--json"))
     assert (audit["differ"], audit["unchecked"], audit["epoch"], audit["step"]) == ([], [], 1, 7)
+
+
+def test_a_control_topic_that_was_made_anew(model):
+    """Requests are read as they come, from where the journal says; in a topic that is another, from its beginning."""
+    requests = model.topics.control
+
+    def all_of(tail, start, count):
+        found = []
+        assert eventually(lambda: found.extend(tail.read(found[-1][0] + 1 if found else start)) or len(found) >= count)
+        return found
+
+    kafka.produce(model.connection, requests, [(0, b"%d" % k) for k in range(25)])
+    with closing(kafka.Tail(model.connection, requests)) as tail:
+        assert all_of(tail, 5, 20) == [(k, b"%d" % k) for k in range(5, 25)]
+        assert tail.read(25) == []
+        kafka.produce(model.connection, requests, [(0, b"25")])
+        assert all_of(tail, 25, 1) == [(25, b"25")]
+    kafka.delete_topics(model.connection, [requests])
+    assert eventually(lambda: not kafka.describe(model.connection, [requests]))
+    kafka.create_topics(model.connection, {requests: (1, {})})
+    kafka.produce(model.connection, requests, [(0, b"new")])
+    with closing(kafka.Tail(model.connection, requests)) as tail:
+        assert all_of(tail, 26, 1) == [(0, b"new")]
 
 
 def test_where_a_new_model_begins(model, tmp_path):

@@ -41,6 +41,9 @@ POLLED = 1000
 PATIENCE = 600
 """Polls of a tenth of a second that a replay waits for a record which must be there."""
 
+LOOKED_THROUGH = 16_000_000
+"""Bytes of records that are kept from looking through a journal to replaying it; more are read a second time."""
+
 END = 1 << 62
 """Behind the end of every journal."""
 
@@ -137,6 +140,8 @@ class _Leg:
     last: int
     rollback: bytes | None = None
     """The record at `behind`, if the leg begins with one that went back."""
+    records: Sequence[tuple[int, bytes]] | None = None
+    """The records, if they were few enough to be kept when they were looked through."""
 
 
 def rebuild(plan: Plan, world: Recovery, until: int = END) -> Recovered:
@@ -146,7 +151,7 @@ def rebuild(plan: Plan, world: Recovery, until: int = END) -> Recovered:
     for leg in reversed(legs):
         if leg.rollback is not None:
             progress, offset = _went_back(leg.rollback, progress), leg.behind
-        progress, offset, count = _replay(plan, world, progress, leg.behind, leg.last)
+        progress, offset, count = _replay(plan, world, progress, leg)
         replayed += count
     return replace(_whole(plan, progress, offset, replayed, base), went_back=len(legs) > 1)
 
@@ -174,9 +179,9 @@ def _legs(plan: Plan, world: Recovery, until: int) -> tuple[list[_Leg], Progress
     legs: list[_Leg] = []
     while True:
         progress, offset = _nearest(plan, world, until)
-        found = _last_rollback(world.journal, progress, offset, until)
+        found, records = _last_rollback(world.journal, progress, offset, until)
         if found is None:
-            return [*legs, _Leg(offset, until)], progress, offset
+            return [*legs, _Leg(offset, until, records=records)], progress, offset
         position, value, target = found
         legs.append(_Leg(position, until, value))
         until = target.offset
@@ -199,21 +204,27 @@ def _nearest(plan: Plan, world: Recovery, until: int) -> tuple[Progress | None, 
 
 def _last_rollback(
     journal: Journal, progress: Progress | None, offset: int, until: int
-) -> tuple[int, bytes, Target] | None:
-    """The last record behind an offset that went back; the chain is checked on the way."""
+) -> tuple[tuple[int, bytes, Target] | None, list[tuple[int, bytes]] | None]:
+    """The last record behind an offset that went back; the chain is checked on the way. And all records, if few."""
     found, previous = None, None if progress is None else progress.link
+    records: list[tuple[int, bytes]] | None = []
+    size = 0
     for position, value in journal.read(offset + 1):
         if position > until:
             break
         record = read_journal(value)
         if previous is not None and record.previous != previous:
             raise LineageError(f"the journal record of step {record.t} does not follow the one before it")
-        previous = link(value)
+        previous, size = link(value), size + len(value)
+        if size > LOOKED_THROUGH:
+            records = None
+        elif records is not None:
+            records.append((position, value))
         if record.target is not None:
             if record.target.offset >= position:
                 raise LineageError(f"the journal has a rollback at offset {position} to a record that came later")
             found = (position, value, record.target)
-    return found
+    return found, records
 
 
 def _accept(plan: Plan, candidate: Candidate, source: Source, journal: Journal, report: Report) -> Progress | None:
@@ -245,12 +256,13 @@ def _check_input(identity: str | None, source: Source) -> None:
 
 
 def _replay(
-    plan: Plan, world: Recovery, progress: Progress | None, offset: int, until: int, kept: "Kept | None" = None
+    plan: Plan, world: Recovery, progress: Progress | None, leg: _Leg, kept: "Kept | None" = None
 ) -> tuple[Progress | None, int, int]:
-    """Learn again what the records behind an offset name; where that leads, the last offset, and how many steps."""
+    """Learn again what the records of a leg name; where that leads, the last offset, and how many steps."""
+    offset, records = leg.behind, world.journal.read(leg.behind + 1) if leg.records is None else leg.records
     source, inputs, started, replayed = world.source, Inputs(world.source), False, 0
-    for position, value in world.journal.read(offset + 1):
-        if position > until:
+    for position, value in records:
+        if position > leg.last:
             break
         record = read_journal(value)
         if record.event == "genesis":
@@ -308,7 +320,7 @@ def replay_all(plan: Plan, world: Recovery, until: int = END) -> Recovered:
     """Replay every record behind the furthest checkpoint up to an offset, also what was rolled back later."""
     progress, base = _nearest(plan, world, until)
     kept = Kept(plan, world, base)
-    progress, offset, replayed = _replay(plan, world, progress, base, END, kept)
+    progress, offset, replayed = _replay(plan, world, progress, _Leg(base, END), kept)
     return _whole(plan, progress, offset, replayed, base)
 
 

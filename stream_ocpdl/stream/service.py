@@ -89,7 +89,8 @@ class Service:
                 self._say_refused(outputs)
             for answered in self._desk.answers(pipeline):
                 pipeline, offset = answered.pipeline, answered.offset
-                checkpointed = -self.pace.checkpoint_every if answered.went_back else checkpointed
+                t = pipeline.progress.state.t  # a checkpoint at once, or at least at the end
+                checkpointed = -self.pace.checkpoint_every if answered.went_back else min(checkpointed, t - 1)
                 ports.at("after-answer")
             if pipeline.progress.state.t - checkpointed >= self.pace.checkpoint_every:
                 self._checkpoint(pipeline, offset)
