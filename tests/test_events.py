@@ -15,10 +15,12 @@ from stream_ocpdl.errors import ConfigError, LineageError
 from stream_ocpdl.evidence import Expected
 from stream_ocpdl.stream.batching import Batching
 from stream_ocpdl.stream.checkpoint import NoStore
+from stream_ocpdl.stream.genesis import Beginning, begun
 from stream_ocpdl.stream.history import entries, find, records_of, window
 from stream_ocpdl.stream.messages import JournalRecord, Request, Snapshot, Version, link
 from stream_ocpdl.stream.plan import Plan
-from stream_ocpdl.stream.recovery import Beginning, Recovery, begun, rebuild, replay_all
+from stream_ocpdl.stream.recovery import Recovery, rebuild
+from stream_ocpdl.stream.replaying import replay_all
 from stream_ocpdl.stream.service import Pace
 from stream_ocpdl.stream.warm import Warm
 from tests.fakes import Crash, Journal, Source, Store, World, serve

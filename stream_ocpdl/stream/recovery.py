@@ -12,22 +12,21 @@ in the same way. So a recovery is a chain of legs, each of which begins with a c
 The journal is the truth: offsets committed elsewhere serve monitors and fencing, and are not asked.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import Protocol
 
-from stream_ocpdl.errors import ConfigError, InputLost, LineageError, StateError
+from stream_ocpdl.errors import InputLost, LineageError, StateError
 from stream_ocpdl.ocpdl.learner import Step
-from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.batching import PLENTY
 from stream_ocpdl.stream.checkpoint import Candidate, CheckpointStore, state_of
+from stream_ocpdl.stream.genesis import Beginning, begun
 from stream_ocpdl.stream.messages import JournalRecord, Position, Record, Run, Target, link
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import Journal, Said, Source
 from stream_ocpdl.stream.progress import Progress, after, beginning, check_lineage, read_journal, replay, within
-from stream_ocpdl.stream.terms import on_terms
 from stream_ocpdl.stream.warm import Warm
 
 Report = Callable[[str], None]
@@ -63,14 +62,6 @@ class Recovered:
     """Whether it was made by way of a rollback that no checkpoint has seen."""
     warm: Warm | None = None
     """Of a new model: loadings that it begins with."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Beginning:
-    """How a new model begins; asked only if there is no journal."""
-
-    positions: Callable[[], dict[int, int]]
-    warm: Callable[[], Warm | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,27 +104,20 @@ def _new(plan: Plan, world: Recovery, begin: Beginning) -> Recovered:
     return Recovered(beginning(plan, begin.positions(), warm), -1, 0, plan, warm=warm)
 
 
-def begun(plan: Plan, journal: Journal) -> Plan | None:
-    """The plan on the terms that the model began with, if the journal tells them; none if there is no journal."""
-    try:
-        first = next(iter(journal.read()), None)
-    except LineageError:  # it was trimmed, and says no more of its beginning
-        return plan
-    if first is None:
-        return None
-    record = read_journal(first[1])
-    if record.event != "genesis":
-        return plan
-    try:
-        base = on_terms(plan, record.terms)
-    except ConfigError as error:
-        raise LineageError(f"the model began on terms that these settings do not know: {error}") from error
-    check_lineage(base, record.lineage)
-    return base
+class Kept(Protocol):
+    """States that were kept for rollbacks to come (`replaying`)."""
+
+    def see(self, position: int, progress: Progress) -> None:
+        """Keep the state after a record, if it is wanted."""
+        ...
+
+    def state(self, target: Target) -> Progress | None:
+        """The progress of a record that was kept."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Leg:
+class Leg:
     """Records to be replayed: those behind an offset, up to and with another."""
 
     behind: int
@@ -151,12 +135,13 @@ def rebuild(plan: Plan, world: Recovery, until: int = END) -> Recovered:
     for leg in reversed(legs):
         if leg.rollback is not None:
             progress, offset = _went_back(leg.rollback, progress), leg.behind
-        progress, offset, count = _replay(plan, world, progress, leg)
+        progress, offset, count = replay_leg(plan, world, progress, leg)
         replayed += count
-    return replace(_whole(plan, progress, offset, replayed, base), went_back=len(legs) > 1)
+    return replace(whole(plan, progress, offset, replayed, base), went_back=len(legs) > 1)
 
 
-def _whole(plan: Plan, progress: Progress | None, offset: int, replayed: int, base: int) -> Recovered:
+def whole(plan: Plan, progress: Progress | None, offset: int, replayed: int, base: int) -> Recovered:
+    """What a replay has come to; it must have come to something."""
     if progress is None:
         raise LineageError("the journal has no record up to the one that is wanted")
     return Recovered(progress, offset, replayed, plan, base)
@@ -174,20 +159,20 @@ def _went_back(value: bytes, progress: Progress | None) -> Progress:
     return replace(after(record, value, progress.state), fingerprint=made_under, exact=same)
 
 
-def _legs(plan: Plan, world: Recovery, until: int) -> tuple[list[_Leg], Progress | None, int]:
+def _legs(plan: Plan, world: Recovery, until: int) -> tuple[list[Leg], Progress | None, int]:
     """The legs, the last first; and the progress that the first begins with, none for a genesis, with its offset."""
-    legs: list[_Leg] = []
+    legs: list[Leg] = []
     while True:
-        progress, offset = _nearest(plan, world, until)
+        progress, offset = nearest(plan, world, until)
         found, records = _last_rollback(world.journal, progress, offset, until)
         if found is None:
-            return [*legs, _Leg(offset, until, records=records)], progress, offset
+            return [*legs, Leg(offset, until, records=records)], progress, offset
         position, value, target = found
-        legs.append(_Leg(position, until, value))
+        legs.append(Leg(position, until, value))
         until = target.offset
 
 
-def _nearest(plan: Plan, world: Recovery, until: int) -> tuple[Progress | None, int]:
+def nearest(plan: Plan, world: Recovery, until: int) -> tuple[Progress | None, int]:
     """The furthest acceptable checkpoint up to an offset of the journal."""
     candidates = [c for c in world.store.candidates() if c.manifest.model == plan.model]
     for candidate in sorted(candidates, key=lambda c: c.manifest.journal_offset, reverse=True):
@@ -255,8 +240,8 @@ def _check_input(identity: str | None, source: Source) -> None:
         )
 
 
-def _replay(
-    plan: Plan, world: Recovery, progress: Progress | None, leg: _Leg, kept: "Kept | None" = None
+def replay_leg(
+    plan: Plan, world: Recovery, progress: Progress | None, leg: Leg, kept: Kept | None = None
 ) -> tuple[Progress | None, int, int]:
     """Learn again what the records of a leg name; where that leads, the last offset, and how many steps."""
     offset, records = leg.behind, world.journal.read(leg.behind + 1) if leg.records is None else leg.records
@@ -283,45 +268,6 @@ def _replay(
             kept.see(position, progress)
         world.on_record(progress, used, step, record)
     return progress, offset, replayed
-
-
-class Kept:
-    """The states to which a journal goes back later, kept for as long as they are wanted while it is replayed in order.
-
-    Those that lie before all that is replayed are made at once.
-    """
-
-    def __init__(self, plan: Plan, world: Recovery, base: int) -> None:
-        targets = (read_journal(value).target for _, value in world.journal.read(base + 1))
-        self._wanted = Counter(target.offset for target in targets if target is not None)
-        self._states: dict[int, tuple[bytes, Progress]] = {}
-        quiet = replace(world, on_record=lambda *_: None)
-        for offset in sorted(self._wanted):
-            if offset <= base:
-                self.see(offset, rebuild(plan, quiet, offset).progress)
-
-    def see(self, position: int, progress: Progress) -> None:
-        """Keep the state after a record, if it is wanted; the progress itself is consumed by the next step."""
-        if self._wanted[position] > 0:
-            self._states[position] = (progress.state.to_bytes(), progress)
-
-    def state(self, target: Target) -> Progress | None:
-        """The progress of a record that came by."""
-        if target.offset not in self._states:
-            return None
-        data, progress = self._states[target.offset]
-        self._wanted[target.offset] -= 1
-        if self._wanted[target.offset] == 0:
-            del self._states[target.offset]
-        return replace(progress, state=State.from_bytes(data))
-
-
-def replay_all(plan: Plan, world: Recovery, until: int = END) -> Recovered:
-    """Replay every record behind the furthest checkpoint up to an offset, also what was rolled back later."""
-    progress, base = _nearest(plan, world, until)
-    kept = Kept(plan, world, base)
-    progress, offset, replayed = _replay(plan, world, progress, _Leg(base, END), kept)
-    return _whole(plan, progress, offset, replayed, base)
 
 
 def starts(progress: Progress, source: Source) -> dict[int, int]:

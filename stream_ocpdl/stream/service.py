@@ -18,12 +18,13 @@ from stream_ocpdl.errors import ConfigError, LineageError, Stopped
 from stream_ocpdl.ocpdl.diagnostics import figures
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.checkpoint import CheckpointStore, manifest_of
+from stream_ocpdl.stream.genesis import Beginning
 from stream_ocpdl.stream.messages import DeadLetter, Output
 from stream_ocpdl.stream.pipeline import Pipeline
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import Control, CrashPoint, Journal, NoControl, Outbox, Said, Source, no_crash
 from stream_ocpdl.stream.progress import here
-from stream_ocpdl.stream.recovery import Beginning, Recovered, Recovery, Report, recover, starts
+from stream_ocpdl.stream.recovery import Recovered, Recovery, Report, recover, starts
 from stream_ocpdl.stream.requests import Desk
 from stream_ocpdl.stream.terms import terms_of, told_apart
 
@@ -89,12 +90,12 @@ class Service:
                 self._say_refused(outputs)
             for answered in self._desk.answers(pipeline):
                 pipeline, offset = answered.pipeline, answered.offset
-                t = pipeline.progress.state.t  # a checkpoint at once, or at least at the end
-                checkpointed = -self.pace.checkpoint_every if answered.went_back else min(checkpointed, t - 1)
                 ports.at("after-answer")
+                checkpointed = min(checkpointed, pipeline.progress.state.t - 1)  # one more, at the end at least
+                if answered.went_back:
+                    checkpointed = self._checkpoint(pipeline, offset)
             if pipeline.progress.state.t - checkpointed >= self.pace.checkpoint_every:
-                self._checkpoint(pipeline, offset)
-                checkpointed = pipeline.progress.state.t
+                checkpointed = self._checkpoint(pipeline, offset)
         if pipeline.progress.state.t > checkpointed:  # 4
             self._checkpoint(pipeline, offset)
         return pipeline
@@ -117,14 +118,16 @@ class Service:
         )
         pipeline = Pipeline(found.plan, found.progress, ports.source.identity, self.workers)
         offset, t = found.journal_offset, found.progress.state.t
-        checkpointed = -self.pace.checkpoint_every if found.went_back else t - found.replayed
+        checkpointed = t - found.replayed
         if offset < 0:
             offset = ports.outbox.commit([pipeline.genesis(found.warm)], pipeline.progress.resume)
         else:
             self._hold_to_terms(found)
             if not found.progress.exact or found.progress.fingerprint != here():
                 offset = self._begin_epoch(pipeline)
-                checkpointed = -self.pace.checkpoint_every
+                checkpointed = self._checkpoint(pipeline, offset)
+            elif found.went_back:
+                checkpointed = self._checkpoint(pipeline, offset)
         ports.source.start(starts(pipeline.progress, ports.source))
         ports.report(Said(f"ready at step {t}, {found.replayed} steps replayed", step=t, replayed=found.replayed))
         return pipeline, offset, checkpointed
@@ -192,7 +195,9 @@ class Service:
                     said = f"refused, {self.refused} so far, to the dead letters: {letter.reason}"
                     self.ports.report(Said(said, topic=letter.topic, partition=partition, offset=offset))
 
-    def _checkpoint(self, pipeline: Pipeline, journal_offset: int) -> None:
+    def _checkpoint(self, pipeline: Pipeline, journal_offset: int) -> int:
+        """Write a checkpoint; the step that it is of."""
         progress = pipeline.progress
         manifest = manifest_of(pipeline.plan, progress, journal_offset, self.ports.source.identity)
         self.ports.store.save(manifest, progress.state.parts)
+        return progress.state.t
