@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import TopicPartition
 
 from stream_ocpdl import read_snapshots
 from stream_ocpdl.cli import main
@@ -167,6 +168,35 @@ def test_killed_while_going_back(model, tmp_path, point, checkpoints):
         assert examine(model.connection, model.settings).broken == []
     audit = json.loads(call(tmp_path, "replay", "--json"))
     assert (audit["differ"], audit["unchecked"], audit["epoch"], audit["step"]) == ([], [], 1, 7)
+
+
+def test_a_rollback_beyond_the_retention(model, tmp_path):
+    """The input of that step is gone: it is declined in words, the window says why, and learning goes on."""
+    model.feed(20)
+    with process(model, tmp_path) as life:
+        learned(model)
+        stop(life)
+    admin, gone = model.connection.admin(), [TopicPartition(model.topics.input, p, 8) for p in PARTITIONS]
+    for outcome in admin.delete_records(gone).values():
+        outcome.result(30)
+    with process(model, tmp_path) as life:
+        said = call(tmp_path, "snapshot", "rollback", "--to-step", "5", code=2)
+        assert "declined: " in said
+        assert "no longer has the offset" in said
+        assert "back to step 8" in call(tmp_path, "snapshot", "rollback", "--to-step", "8")
+        model.feed(10)
+        learned(model)
+        assert "step 1 learned offset 0 of partition 0, and the input begins at 8 now" in call(
+            tmp_path, "replay", "--window"
+        )
+        assert "no longer has the offset" in call(tmp_path, "replay", "--to-step", "5", code=4)
+        told = json.loads(call(tmp_path, "replay", "--json"))
+        stop(life)
+
+    assert [r.event for r in records(model) if r.request] == ["declined", "rollback"]
+    assert (told["differ"], told["step"], told["epoch"]) == ([], 12, 1)
+    used = [(p, k) for r in records(model) for p, first, last in r.used for k in range(first, last + 1)]
+    assert len(used) == len(set(used)) == 60
 
 
 def test_a_control_topic_that_was_made_anew(model):
