@@ -13,6 +13,7 @@ from stream_ocpdl.errors import LineageError
 from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.workers import Workers
 from stream_ocpdl.stream.checkpoint import CheckpointStore, NoStore, ReadOnly
+from stream_ocpdl.stream.genesis import begun
 from stream_ocpdl.stream.history import Window, window
 from stream_ocpdl.stream.kafka import Connection, KafkaSource
 from stream_ocpdl.stream.messages import JournalRecord, Record, Snapshot, Version, link
@@ -20,7 +21,8 @@ from stream_ocpdl.stream.outputs import snapshot
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import Journal, Source
 from stream_ocpdl.stream.progress import Progress, read_journal
-from stream_ocpdl.stream.recovery import END, Recovered, Recovery, begun, rebuild, replay_all
+from stream_ocpdl.stream.recovery import END, Recovered, Recovery, rebuild
+from stream_ocpdl.stream.replaying import replay_all
 from stream_ocpdl.stream.snapshots import Published
 from stream_ocpdl.stream.topics import TopicJournal, Topics
 

@@ -23,7 +23,7 @@
     3   the data
     4   the history: journal, checkpoints and settings do not belong together, or input is gone
     5   another process has taken over
-    6   the broker, or the way to it
+    6   the broker, or the way to it; or no service that answers a request
     9   too much of the input was refused, see `refusals`
 
 `validate` tells its layers apart: 2 is syntax (YAML, names, types), 7 semantics, 6 the connection, 8 the topics; and

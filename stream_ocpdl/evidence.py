@@ -13,13 +13,15 @@ from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.stream.assembly import whole
 from stream_ocpdl.stream.checkpoint import NoStore
+from stream_ocpdl.stream.genesis import begun
 from stream_ocpdl.stream.intake import Intake
 from stream_ocpdl.stream.kafka import Connection, KafkaSource, committed, partitions_of_topic, read_committed
 from stream_ocpdl.stream.messages import JournalRecord, Position, Record
 from stream_ocpdl.stream.outputs import codes, dead_letter, shown, snapshot
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.progress import Progress
-from stream_ocpdl.stream.recovery import Recovery, begun, replay_all
+from stream_ocpdl.stream.recovery import Recovery
+from stream_ocpdl.stream.replaying import replay_all
 from stream_ocpdl.stream.topics import TopicJournal, Topics, TopicStore
 
 

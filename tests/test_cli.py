@@ -58,6 +58,8 @@ WRONG = {
     "dtype of json": (settings(input={"topic": "t", "format": "json", "dtype": "<f4"}), "input.dtype is for"),
     "an axis too few": (settings(axes=["a"]), "axes must be a list of 2 different names"),
     "axes a text": (settings(axes="ab"), "axes must be a list, not 'ab'"),
+    "no such weights": (settings(problem={"shape": [2], "rank": 1, "weights": "heavy"}), "problem.weights must be"),
+    "a start in words": (settings(start="soon"), "start must be earliest, latest or a time with its zone"),
     "half a letter": (settings(axes=["\ud800", "b"]), "axes must be a list of 2 different names"),
 }
 

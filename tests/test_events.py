@@ -15,10 +15,12 @@ from stream_ocpdl.errors import ConfigError, LineageError
 from stream_ocpdl.evidence import Expected
 from stream_ocpdl.stream.batching import Batching
 from stream_ocpdl.stream.checkpoint import NoStore
+from stream_ocpdl.stream.genesis import Beginning, begun
 from stream_ocpdl.stream.history import entries, find, records_of, window
 from stream_ocpdl.stream.messages import JournalRecord, Request, Snapshot, Version, link
 from stream_ocpdl.stream.plan import Plan
-from stream_ocpdl.stream.recovery import Beginning, Recovery, begun, rebuild, replay_all
+from stream_ocpdl.stream.recovery import Recovery, rebuild
+from stream_ocpdl.stream.replaying import replay_all
 from stream_ocpdl.stream.service import Pace
 from stream_ocpdl.stream.warm import Warm
 from tests.fakes import Crash, Journal, Source, Store, World, serve
@@ -332,6 +334,16 @@ def test_every_version_can_be_rebuilt():
     assert find(journal, 3, 0).epoch == 0
     with pytest.raises(LineageError, match="has no step 40; it stands at step"):
         find(journal, 40)
+
+
+def test_a_long_journal_is_read_twice(monkeypatch):
+    """Where records are too many to be kept, a recovery comes to the same."""
+    world, end = learned((8, rollback("a", 2)))
+    for most in (0, 700, 10**6):
+        monkeypatch.setattr("stream_ocpdl.stream.recovery.LOOKED_THROUGH", most)
+        found = rebuild(plan(), Recovery(Source(world), Journal(world), NoStore(), str))
+        assert found.progress.state.digest() == end.progress.state.digest()
+        assert found.replayed == 7
 
 
 def test_the_window():

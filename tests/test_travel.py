@@ -4,11 +4,13 @@ import json
 import signal
 import time
 import uuid
+from contextlib import closing
 from datetime import UTC, datetime
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import TopicPartition
 
 from stream_ocpdl import read_snapshots
 from stream_ocpdl.cli import main
@@ -166,6 +168,58 @@ def test_killed_while_going_back(model, tmp_path, point, checkpoints):
         assert examine(model.connection, model.settings).broken == []
     audit = json.loads(call(tmp_path, "replay", "--json"))
     assert (audit["differ"], audit["unchecked"], audit["epoch"], audit["step"]) == ([], [], 1, 7)
+
+
+def test_a_rollback_beyond_the_retention(model, tmp_path):
+    """The input of that step is gone: it is declined in words, the window says why, and learning goes on."""
+    model.feed(20)
+    with process(model, tmp_path) as life:
+        learned(model)
+        stop(life)
+    admin, gone = model.connection.admin(), [TopicPartition(model.topics.input, p, 8) for p in PARTITIONS]
+    for outcome in admin.delete_records(gone).values():
+        outcome.result(30)
+    with process(model, tmp_path) as life:
+        said = call(tmp_path, "snapshot", "rollback", "--to-step", "5", code=2)
+        assert "declined: " in said
+        assert "no longer has the offset" in said
+        assert "back to step 8" in call(tmp_path, "snapshot", "rollback", "--to-step", "8")
+        model.feed(10)
+        learned(model)
+        assert "step 1 learned offset 0 of partition 0, and the input begins at 8 now" in call(
+            tmp_path, "replay", "--window"
+        )
+        assert "no longer has the offset" in call(tmp_path, "replay", "--to-step", "5", code=4)
+        told = json.loads(call(tmp_path, "replay", "--json"))
+        stop(life)
+
+    assert [r.event for r in records(model) if r.request] == ["declined", "rollback"]
+    assert (told["differ"], told["step"], told["epoch"]) == ([], 12, 1)
+    used = [(p, k) for r in records(model) for p, first, last in r.used for k in range(first, last + 1)]
+    assert len(used) == len(set(used)) == 60
+
+
+def test_a_control_topic_that_was_made_anew(model):
+    """Requests are read as they come, from where the journal says; in a topic that is another, from its beginning."""
+    requests = model.topics.control
+
+    def all_of(tail, start, count):
+        found = []
+        assert eventually(lambda: found.extend(tail.read(found[-1][0] + 1 if found else start)) or len(found) >= count)
+        return found
+
+    kafka.produce(model.connection, requests, [(0, b"%d" % k) for k in range(25)])
+    with closing(kafka.Tail(model.connection, requests)) as tail:
+        assert all_of(tail, 5, 20) == [(k, b"%d" % k) for k in range(5, 25)]
+        assert tail.read(25) == []
+        kafka.produce(model.connection, requests, [(0, b"25")])
+        assert all_of(tail, 25, 1) == [(25, b"25")]
+    kafka.delete_topics(model.connection, [requests])
+    assert eventually(lambda: not kafka.describe(model.connection, [requests]))
+    kafka.create_topics(model.connection, {requests: (1, {})})
+    kafka.produce(model.connection, requests, [(0, b"new")])
+    with closing(kafka.Tail(model.connection, requests)) as tail:
+        assert all_of(tail, 26, 1) == [(0, b"new")]
 
 
 def test_where_a_new_model_begins(model, tmp_path):

@@ -16,24 +16,21 @@ recovery ends with the state of the checkpoint, at the end of the journal.
 The journal is the truth: offsets committed elsewhere serve monitors and fencing, and are not asked.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from stream_ocpdl.errors import ConfigError, InputLost, LineageError, StateError
+from stream_ocpdl.errors import InputLost, LineageError, StateError
 from stream_ocpdl.ocpdl.results import Step
-from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
-from stream_ocpdl.stream.batching import PLENTY
 from stream_ocpdl.stream.checkpoint import Candidate, CheckpointStore, state_of
+from stream_ocpdl.stream.genesis import Beginning, begun
+from stream_ocpdl.stream.inputs import Inputs
 from stream_ocpdl.stream.lost import compared
-from stream_ocpdl.stream.messages import JournalRecord, Position, Record, Run, link
+from stream_ocpdl.stream.messages import JournalRecord, Record, link
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import Journal, Said, Source
-from stream_ocpdl.stream.progress import Progress, after, beginning, check_lineage, read_journal, replay, within
-from stream_ocpdl.stream.terms import on_terms
+from stream_ocpdl.stream.progress import Progress, after, beginning, check_lineage, read_journal, replay
 from stream_ocpdl.stream.warm import Warm
 
 Report = Callable[[str], None]
@@ -41,11 +38,8 @@ Report = Callable[[str], None]
 OnRecord = Callable[[Progress, Sequence[Record], Step | None, JournalRecord], None]
 """Called with the progress after a record, the input that it used, its step, and the record."""
 
-POLLED = 1000
-"""Records to ask for in one poll."""
-
-PATIENCE = 600
-"""Polls of a tenth of a second that a replay waits for a record which must be there."""
+LOOKED_THROUGH = 16_000_000
+"""Bytes of records that are kept from looking through a journal to replaying it; more are read a second time."""
 
 END = 1 << 62
 """Behind the end of every journal."""
@@ -70,14 +64,6 @@ class Recovered:
     """The identity of the input that the model learned from."""
     lost: tuple[int, int] | None = None
     """Where steps could not be replayed: the offset in the journal and the step of the record whose state it is."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Beginning:
-    """How a new model begins; asked only if there is no journal."""
-
-    positions: Callable[[], dict[int, int]]
-    warm: Callable[[], Warm | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,11 +93,11 @@ def recover(
     base = begun(plan, journal)
     if base is None:
         return _new(plan, world, begin or Beginning(source.earliest))
-    way = _way(base, world, END)
+    way = way_to(base, world, END)
     if compared(base, way.input, source) == "anew":
         return _abandon(base, world, way)
     try:
-        return _follow(base, world, way)
+        return follow(base, world, way)
     except InputLost as error:
         if plan.on_lost_input == "fail":
             t = 0 if way.progress is None else way.progress.state.t
@@ -119,7 +105,7 @@ def recover(
                 f"{error}: the state after step {way.t} cannot be made again. To go on with that of step {t}, and"
                 f" without steps {t + 1} to {way.t}, whose codes are published: --set on_lost_input=resume"
             ) from error
-        return _abandon(base, world, _way(base, world, END))  # the other state may be spent
+        return _abandon(base, world, way_to(base, world, END))  # the other state may be spent
 
 
 def _new(plan: Plan, world: Recovery, begin: Beginning) -> Recovered:
@@ -132,40 +118,35 @@ def _new(plan: Plan, world: Recovery, begin: Beginning) -> Recovered:
     return Recovered(beginning(plan, begin.positions(), warm), -1, 0, plan, warm=warm)
 
 
-def begun(plan: Plan, journal: Journal) -> Plan | None:
-    """The plan on the terms that the model began with, if the journal tells them; none if there is no journal."""
-    try:
-        first = next(iter(journal.read()), None)
-    except LineageError:  # it was trimmed, and says no more of its beginning
-        return plan
-    if first is None:
-        return None
-    record = read_journal(first[1])
-    if record.event != "genesis":
-        return plan
-    try:
-        base = on_terms(plan, record.terms)
-    except ConfigError as error:
-        raise LineageError(f"the model began on terms that these settings do not know: {error}") from error
-    check_lineage(base, record.lineage)
-    return base
+class Kept(Protocol):
+    """States that were kept for rollbacks to come (`replaying`)."""
+
+    def see(self, position: int, progress: Progress) -> None:
+        """Keep the state after a record, if it is wanted."""
+        ...
+
+    def state(self, target: int) -> Progress | None:
+        """The progress of a record that was kept."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Leg:
+class Leg:
     """Records to be replayed: those behind an offset, up to and with another."""
 
     behind: int
     last: int
     rollback: bytes | None = None
     """The record at `behind`, if the leg begins with one that went back."""
+    records: Sequence[tuple[int, bytes]] | None = None
+    """The records, if they were few enough to be kept when they were looked through."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Way:
+class Way:
     """How to come to a record of the journal."""
 
-    legs: list[_Leg]
+    legs: list[Leg]
     """The last first."""
     progress: Progress | None
     """With which the first of them begins; none for a genesis."""
@@ -179,25 +160,25 @@ class _Way:
 
 def rebuild(plan: Plan, world: Recovery, until: int = END) -> Recovered:
     """The model as it stood after the record of the journal at an offset, or at its end."""
-    way = _way(plan, world, until)
+    way = way_to(plan, world, until)
     if compared(plan, way.input, world.source) == "anew":
         raise LineageError(f"the model learned from {way.input}, which was made anew since: its steps are lost")
-    return _follow(plan, world, way)
+    return follow(plan, world, way)
 
 
-def _follow(plan: Plan, world: Recovery, way: _Way) -> Recovered:
+def follow(plan: Plan, world: Recovery, way: Way) -> Recovered:
     """Replay leg by leg."""
     progress, replayed, offset = way.progress, 0, way.offset
     for leg in reversed(way.legs):
         if leg.rollback is not None:
             progress, offset = _went_back(leg.rollback, progress), leg.behind
-        progress, offset, count = _replay(plan, world, progress, leg.behind, leg.last)
+        progress, offset, count = replay_leg(plan, world, progress, leg)
         replayed += count
-    whole = _whole(plan, progress, offset, replayed, way.offset)
-    return replace(whole, went_back=len(way.legs) > 1, input=way.input)
+    found = whole(plan, progress, offset, replayed, way.offset)
+    return replace(found, went_back=len(way.legs) > 1, input=way.input)
 
 
-def _abandon(plan: Plan, world: Recovery, way: _Way) -> Recovered:
+def _abandon(plan: Plan, world: Recovery, way: Way) -> Recovered:
     """Go to the end of the journal without the steps between; if there are any, they are lost from the state."""
     progress, offset, last, steps = way.progress, way.offset, b"", False
     base = (offset, 0 if progress is None else progress.state.t)
@@ -211,16 +192,17 @@ def _abandon(plan: Plan, world: Recovery, way: _Way) -> Recovered:
             raise LineageError(f"the journal record of step {record.t} does not follow the one before it")
         progress = replace(progress, link=link(last))
         steps = steps or record.event == "step" or went_back_to(record) is not None
-    whole = _whole(plan, progress, offset, 0, way.offset)
+    found = whole(plan, progress, offset, 0, way.offset)
     if not last:
-        return replace(whole, input=way.input)
-    record, standing = read_journal(last), whole.progress
+        return replace(found, input=way.input)
+    record, standing = read_journal(last), found.progress
     state = standing.state._replace(t=record.t, N=record.N)
     made = replace(after(record, last, state), fingerprint=standing.fingerprint, exact=standing.exact)
-    return replace(whole, progress=made, input=way.input, lost=base if steps else None)
+    return replace(found, progress=made, input=way.input, lost=base if steps else None)
 
 
-def _whole(plan: Plan, progress: Progress | None, offset: int, replayed: int, base: int) -> Recovered:
+def whole(plan: Plan, progress: Progress | None, offset: int, replayed: int, base: int) -> Recovered:
+    """What a replay has come to; it must have come to something."""
     if progress is None:
         raise LineageError("the journal has no record up to the one that is wanted")
     return Recovered(progress, offset, replayed, plan, base)
@@ -246,24 +228,25 @@ def went_back_to(record: JournalRecord) -> int | None:
     return None if record.base is None else record.base[0]
 
 
-def _way(plan: Plan, world: Recovery, until: int) -> _Way:
-    legs: list[_Leg] = []
+def way_to(plan: Plan, world: Recovery, until: int) -> Way:
+    """How to come to the record at an offset of the journal, or to its end."""
+    legs: list[Leg] = []
     known, t = None, -1
     while True:
-        progress, offset, before = _nearest(plan, world, until)
+        progress, offset, before = nearest(plan, world, until)
         ahead = _look_ahead(world.journal, progress, offset, until)
         if not legs:
             known, t = ahead.input or before, ahead.t
         if ahead.went_back is None:
             if progress is not None:
                 world.report(Said(f"restored the checkpoint of step {progress.state.t}", step=progress.state.t))
-            return _Way([*legs, _Leg(offset, until)], progress, offset, known, t)
+            return Way([*legs, Leg(offset, until, records=ahead.records)], progress, offset, known, t)
         position, value, target = ahead.went_back
-        legs.append(_Leg(position, until, value))
+        legs.append(Leg(position, until, value))
         until = target
 
 
-def _nearest(plan: Plan, world: Recovery, until: int) -> tuple[Progress | None, int, str | None]:
+def nearest(plan: Plan, world: Recovery, until: int) -> tuple[Progress | None, int, str | None]:
     """The furthest acceptable checkpoint up to an offset of the journal, its offset, and the identity of its input."""
     candidates = [c for c in world.store.candidates() if c.manifest.model == plan.model]
     for candidate in sorted(candidates, key=lambda c: c.manifest.journal_offset, reverse=True):
@@ -282,25 +265,33 @@ class _Ahead(NamedTuple):
     input: str | None
     """The identity of the input that is named last."""
     t: int
+    records: list[tuple[int, bytes]] | None
+    """All of them, if they are few."""
 
 
 def _look_ahead(journal: Journal, progress: Progress | None, offset: int, until: int) -> _Ahead:
     """What the records behind an offset hold; the chain is checked on the way."""
     found, known, t = None, None, -1 if progress is None else progress.state.t
     previous = None if progress is None else progress.link
+    records: list[tuple[int, bytes]] | None = []
+    size = 0
     for position, value in journal.read(offset + 1):
         if position > until:
             break
         record = read_journal(value)
         if previous is not None and record.previous != previous:
             raise LineageError(f"the journal record of step {record.t} does not follow the one before it")
-        previous, known, t = link(value), record.input or known, record.t
+        previous, known, t, size = link(value), record.input or known, record.t, size + len(value)
+        if size > LOOKED_THROUGH:
+            records = None
+        elif records is not None:
+            records.append((position, value))
         target = went_back_to(record)
         if target is not None:
             if target >= position:
                 raise LineageError(f"the journal goes back at offset {position} to a record that came later")
             found = (position, value, target)
-    return _Ahead(found, known, t)
+    return _Ahead(found, known, t, records)
 
 
 def _accept(plan: Plan, candidate: Candidate, journal: Journal, report: Report) -> Progress | None:
@@ -322,13 +313,14 @@ def _accept(plan: Plan, candidate: Candidate, journal: Journal, report: Report) 
     return replace(after(read_journal(standing[1]), standing[1], state), fingerprint=manifest.fingerprint)
 
 
-def _replay(
-    plan: Plan, world: Recovery, progress: Progress | None, offset: int, until: int, kept: "Kept | None" = None
+def replay_leg(
+    plan: Plan, world: Recovery, progress: Progress | None, leg: Leg, kept: Kept | None = None
 ) -> tuple[Progress | None, int, int]:
-    """Learn again what the records behind an offset name; where that leads, the last offset, and how many steps."""
+    """Learn again what the records of a leg name; where that leads, the last offset, and how many steps."""
+    offset, records = leg.behind, world.journal.read(leg.behind + 1) if leg.records is None else leg.records
     inputs, replayed = None, 0
-    for position, value in world.journal.read(offset + 1):
-        if position > until:
+    for position, value in records:
+        if position > leg.last:
             break
         record = read_journal(value)
         if record.event == "genesis":
@@ -349,99 +341,3 @@ def _replay(
             kept.see(position, progress)
         world.on_record(progress, used, step, record)
     return progress, offset, replayed
-
-
-class Kept:
-    """The states to which a journal goes back later, kept for as long as they are wanted while it is replayed in order.
-
-    Those that lie before all that is replayed are made at once.
-    """
-
-    def __init__(self, plan: Plan, world: Recovery, base: int) -> None:
-        targets = (went_back_to(read_journal(value)) for _, value in world.journal.read(base + 1))
-        self._wanted = Counter(target for target in targets if target is not None)
-        self._states: dict[int, tuple[bytes, Progress]] = {}
-        quiet = replace(world, on_record=lambda *_: None)
-        for offset in sorted(self._wanted):
-            if offset <= base:
-                self.see(offset, rebuild(plan, quiet, offset).progress)
-
-    def see(self, position: int, progress: Progress) -> None:
-        """Keep the state after a record, if it is wanted; the progress itself is consumed by the next step."""
-        if self._wanted[position] > 0:
-            self._states[position] = (progress.state.to_bytes(), progress)
-
-    def state(self, target: int) -> Progress | None:
-        """The progress of a record that came by."""
-        if target not in self._states:
-            return None
-        data, progress = self._states[target]
-        self._wanted[target] -= 1
-        if self._wanted[target] == 0:
-            del self._states[target]
-        return replace(progress, state=State.from_bytes(data))
-
-
-def replay_all(plan: Plan, world: Recovery, until: int = END) -> Recovered:
-    """Replay every record behind the furthest checkpoint up to an offset, also what was rolled back later."""
-    progress, base, _ = _nearest(plan, world, until)
-    kept = Kept(plan, world, base)
-    progress, offset, replayed = _replay(plan, world, progress, base, END, kept)
-    return _whole(plan, progress, offset, replayed, base)
-
-
-def starts(progress: Progress, source: Source) -> dict[int, int]:
-    """Where to read on. Pieces of messages that never became whole may be gone; what was never read may not."""
-    earliest, reached = source.earliest(), progress.reached
-    return {p: max(k, earliest[p]) if earliest[p] <= reached.get(p, k) else k for p, k in progress.resume.items()}
-
-
-class Inputs:
-    """The input once more, by position; what was fetched is kept until it is dropped."""
-
-    def __init__(self, source: Source, resume: Mapping[int, int]) -> None:
-        self._source = source
-        self._begin = {p: max(resume.get(p, 0), low) for p, low in source.earliest().items()}
-        source.start(self._begin)
-        self._fetched: dict[int, dict[int, Record]] = {partition: {} for partition in source.partitions}
-        self._reached = dict.fromkeys(source.partitions, -1)
-        self._bytes = dict.fromkeys(source.partitions, 0)
-
-    def take(self, run: Run) -> Iterator[Record]:
-        """The records of a run, in order."""
-        partition, first, last = run
-        if first < self._begin[partition]:
-            raise InputLost(
-                f"partition {partition} no longer has offset {first}, which a step used that has to be replayed:"
-                f" it begins at {self._begin[partition]} now"
-            )
-        for offset in range(first, last + 1):
-            self._fetch(Position(partition, offset))
-            if offset not in self._fetched[partition]:
-                raise InputLost(f"partition {partition} no longer has offset {offset}, which a step used")
-            record = self._fetched[partition].pop(offset)
-            self._bytes[partition] -= len(record.value or b"")
-            yield record
-
-    def drop(self, progress: Progress) -> None:
-        """Forget what is done with: refused records, but not the open pieces."""
-        for partition, records in self._fetched.items():
-            for offset in list(takewhile(progress.reached.get(partition, 0).__gt__, records)):
-                if not within(records[offset], progress.open):
-                    self._bytes[partition] -= len(records.pop(offset).value or b"")
-
-    def _fetch(self, wanted: Position) -> None:
-        partition, offset = wanted
-        before, idle = self._reached[partition], 0
-        while self._reached[partition] < offset and idle < PATIENCE:
-            idle = idle + 1 if self._reached[partition] == before else 0
-            before = self._reached[partition]
-            hungry = {p for p, size in self._bytes.items() if size < PLENTY or p == partition}
-            for record in self._source.poll(POLLED, 0.1, hungry):
-                self._fetched[record.position.partition][record.position.offset] = record
-                self._reached[record.position.partition] = record.position.offset
-                self._bytes[record.position.partition] += len(record.value or b"")
-        if self._reached[partition] < offset:
-            raise InputLost(
-                f"partition {partition} has no record at offset {offset}, which a step used: it was cut short"
-            )

@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from stream_ocpdl.errors import ConfigError, DecodeError, InputLost, LineageError, StateError
 from stream_ocpdl.stream.checkpoint import manifest_of
 from stream_ocpdl.stream.history import find
+from stream_ocpdl.stream.inputs import starts
 from stream_ocpdl.stream.messages import Output, Request, Target
 from stream_ocpdl.stream.messages.fields import TEXT
 from stream_ocpdl.stream.outputs import snapshot
 from stream_ocpdl.stream.pipeline import Pipeline
 from stream_ocpdl.stream.ports import Control, CrashPoint, Outbox, Said
 from stream_ocpdl.stream.progress import Progress, here
-from stream_ocpdl.stream.recovery import Recovered, Recovery, rebuild, starts
+from stream_ocpdl.stream.recovery import Recovered, Recovery, rebuild
 from stream_ocpdl.stream.terms import changed, terms_of, told_apart
 
 log = logging.getLogger("stream_ocpdl.requests")

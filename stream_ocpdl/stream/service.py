@@ -18,13 +18,15 @@ from stream_ocpdl.errors import ConfigError, InputLost, LineageError, OcpdlError
 from stream_ocpdl.ocpdl.diagnostics import figures
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.checkpoint import CheckpointStore, manifest_of
+from stream_ocpdl.stream.genesis import Beginning
+from stream_ocpdl.stream.inputs import starts
 from stream_ocpdl.stream.lost import Noted, reconcile
 from stream_ocpdl.stream.messages import DeadLetter, Output
 from stream_ocpdl.stream.pipeline import Pipeline, Spent
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import Control, CrashPoint, Journal, NoControl, Outbox, Said, Source, no_crash
 from stream_ocpdl.stream.progress import Progress, here
-from stream_ocpdl.stream.recovery import Beginning, Recovered, Recovery, Report, recover, starts
+from stream_ocpdl.stream.recovery import Recovered, Recovery, Report, recover
 from stream_ocpdl.stream.requests import Desk
 from stream_ocpdl.stream.terms import terms_of, told_apart
 
@@ -113,11 +115,12 @@ class Service:
                 break
             for answered in self._desk.answers(pipeline):
                 pipeline, offset = answered.pipeline, answered.offset
-                checkpointed = -self.pace.checkpoint_every if answered.went_back else checkpointed
                 ports.at("after-answer")
+                checkpointed = min(checkpointed, pipeline.progress.state.t - 1)  # one more, at the end at least
+                if answered.went_back:
+                    checkpointed = self._checkpoint(pipeline, offset)
             if pipeline.progress.state.t - checkpointed >= self.pace.checkpoint_every:
-                self._checkpoint(pipeline, offset)
-                checkpointed = pipeline.progress.state.t
+                checkpointed = self._checkpoint(pipeline, offset)
         if pipeline.progress.state.t > checkpointed:  # 4
             self._checkpoint(pipeline, offset)
         return pipeline, broken
@@ -142,19 +145,20 @@ class Service:
         progress = found.progress if noted is None else noted.progress
         pipeline = Pipeline(found.plan, progress, ports.source.identity, self.workers, care)
         offset, t = found.journal_offset, progress.state.t
-        checkpointed = -self.pace.checkpoint_every if found.went_back else t - found.replayed
+        checkpointed = t - found.replayed
         if offset < 0:
             offset = ports.outbox.commit([pipeline.genesis(found.warm)], progress.resume)
         else:
             self._hold_to_terms(found)
             if noted is not None:
-                offset = self._note(pipeline, noted)
-                checkpointed = t
+                offset, checkpointed = self._note(pipeline, noted), t
             elif not care:
                 self._compare_positions(progress)
             if not progress.exact or progress.fingerprint != here():
                 offset = self._begin_epoch(pipeline)
-                checkpointed = -self.pace.checkpoint_every
+                checkpointed = self._checkpoint(pipeline, offset)
+            elif found.went_back:
+                checkpointed = self._checkpoint(pipeline, offset)
         ports.source.start(starts(pipeline.progress, ports.source))
         ports.report(Said(f"ready at step {t}, {found.replayed} steps replayed", step=t, replayed=found.replayed))
         return pipeline, offset, checkpointed
@@ -242,7 +246,9 @@ class Service:
                     said = f"refused, {self.refused} so far, to the dead letters: {letter.reason}"
                     self.ports.report(Said(said, topic=letter.topic, partition=partition, offset=offset))
 
-    def _checkpoint(self, pipeline: Pipeline, journal_offset: int) -> None:
+    def _checkpoint(self, pipeline: Pipeline, journal_offset: int) -> int:
+        """Write a checkpoint; the step that it is of."""
         progress = pipeline.progress
         manifest = manifest_of(pipeline.plan, progress, journal_offset, pipeline.identity)
         self.ports.store.save(manifest, progress.state.parts)
+        return progress.state.t

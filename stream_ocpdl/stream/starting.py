@@ -5,9 +5,9 @@ from datetime import datetime
 from pathlib import Path
 
 from stream_ocpdl.errors import BrokerError, ConfigError, DecodeError
+from stream_ocpdl.stream.genesis import Beginning
 from stream_ocpdl.stream.kafka import Connection, offsets_at, partitions_of_topic, watermarks
 from stream_ocpdl.stream.messages import Version
-from stream_ocpdl.stream.recovery import Beginning
 from stream_ocpdl.stream.snapshots import choose, load, published
 from stream_ocpdl.stream.warm import Warm
 

@@ -165,8 +165,9 @@ class Tail:
     def read(self, start: int) -> list[tuple[int, bytes | None]]:
         """Offset and value of records from an offset on, those that are there by now; it does not wait."""
         if start != self._next:
-            low, _ = watermarks(self._connection, self._topic, [self._partition])[self._partition]
-            self._consumer.assign([TopicPartition(self._topic, self._partition, max(start, low))])
+            low, high = watermarks(self._connection, self._topic, [self._partition])[self._partition]
+            begin = start if low <= start <= high else low  # else the topic was trimmed, or made anew
+            self._consumer.assign([TopicPartition(self._topic, self._partition, begin)])
             self._next = start
         found = []
         for message in self._consumer.consume(10, 0):

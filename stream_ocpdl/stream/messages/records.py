@@ -49,7 +49,10 @@ class Output:
 
 
 class Version(NamedTuple):
-    """The name of one dictionary: that of a model's shard after step t. An epoch is a time of equal bits."""
+    """The name of one dictionary: that of a model's shard after step t.
+
+    An epoch ends with a rollback, or where bits are made under other conditions.
+    """
 
     model: str
     t: int
