@@ -12,10 +12,12 @@ from stream_ocpdl.ocpdl.batch import gather
 from stream_ocpdl.ocpdl.learner import Step, advance
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
+from stream_ocpdl.stream.draws import Chains
 from stream_ocpdl.stream.intake import Intake
 from stream_ocpdl.stream.messages import (
     GENESIS,
     JournalRecord,
+    Origin,
     Record,
     Run,
     checksum,
@@ -42,6 +44,10 @@ class Progress:
     axes: tuple[str, ...] | None = None
     tally: Tally = Tally()  # noqa: RUF009  (frozen)
     """What was refused so far."""
+    learned: tuple[Run, ...] = ()
+    """What of `ahead` was learned, not refused."""
+    draws: Chains = Chains()  # noqa: RUF009
+    """What is known of the chains of samplers."""
 
 
 def beginning(plan: Plan, resume: dict[int, int]) -> Progress:
@@ -58,12 +64,13 @@ def replay(
         raise LineageError(f"the journal record of step {record.t} does not follow the one before it")
     if record.event == "genesis":
         check_lineage(plan, record.lineage, record.fingerprint)
-    state, step = progress.state, None
+    state, step, origins = progress.state, None, list[Origin | None]()
     if record.event == "step":
         if checksum(*(row.value or b"" for row in used)) != record.checksum:
             raise LineageError(f"the input of step {record.t} is not what it was when it was learned")
-        rows = Intake(plan.format, plan.problem.shape, ()).rows(used)
-        batch, _ = gather(plan.problem, [tensor.array for _, tensor in rows], workers)
+        rows = [tensor for _, tensor in Intake(plan.format, plan.problem.shape, ()).rows(used)]
+        origins = [tensor.origin for tensor in rows]
+        batch, _ = gather(plan.problem, [tensor.array for tensor in rows], workers)
         state, step = advance(plan.problem, state, batch, workers, consume=True)
         if (step.t, step.N, step.weight) != (record.t, record.N, record.weight):
             raise LineageError(f"the journal has step {record.t}, {record.N} tensors; the replay {step.t}, {step.N}")
@@ -71,7 +78,7 @@ def replay(
         state = replace(state, t=record.t, N=record.N)
     if record.state is not None and record.state != state.digest():
         raise LineageError(f"the state after step {record.t} is not the one that the journal has")
-    return after(record, value, state), step
+    return after(record, value, state, progress.draws.after(origins, record.refused)), step
 
 
 def read_journal(value: bytes) -> JournalRecord:
@@ -82,8 +89,8 @@ def read_journal(value: bytes) -> JournalRecord:
         raise LineageError(f"the journal has a record that this release cannot read: {error}") from error
 
 
-def after(record: JournalRecord, value: bytes, state: State) -> Progress:
-    """The progress after a record whose step led to this state."""
+def after(record: JournalRecord, value: bytes, state: State, draws: Chains) -> Progress:
+    """The progress after a record whose step led to this state, and to this knowledge of the chains."""
     return Progress(
         state,
         link(value),
@@ -94,6 +101,8 @@ def after(record: JournalRecord, value: bytes, state: State) -> Progress:
         record.ahead,
         record.axes,
         Tally(*(record.tally or ())),
+        record.learned or (),
+        draws,
     )
 
 

@@ -20,6 +20,7 @@ from stream_ocpdl.ocpdl.learner import Step
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.batching import PLENTY
 from stream_ocpdl.stream.checkpoint import Candidate, CheckpointStore, state_of
+from stream_ocpdl.stream.draws import Chains, Counts
 from stream_ocpdl.stream.lost import Outlook, compared, survey
 from stream_ocpdl.stream.messages import GENESIS, JournalRecord, Position, Record, Run, link
 from stream_ocpdl.stream.plan import Plan
@@ -124,7 +125,8 @@ def _accept(plan: Plan, candidate: Candidate, journal: Journal, report: Report) 
         return None
     check_lineage(plan, manifest.lineage, manifest.fingerprint)
     try:
-        return after(read_journal(standing[1]), standing[1], state_of(manifest, candidate.load()))
+        draws = Chains(manifest.chains or {}, Counts(*(manifest.draws or ())))
+        return after(read_journal(standing[1]), standing[1], state_of(manifest, candidate.load()), draws)
     except StateError as error:
         report(Said(f"refused the checkpoint of step {manifest.t}: {error}", step=manifest.t))
         return None
@@ -168,7 +170,7 @@ def _abandon(found: _Found, journal: Journal) -> Recovered:
         return Recovered(progress, offset, 0, found.input)
     state = replace(progress.state, t=last.t, N=last.N)
     steps = last.t > progress.state.t
-    return Recovered(after(last, final, state), offset, 0, found.input, base if steps else None)
+    return Recovered(after(last, final, state, progress.draws), offset, 0, found.input, base if steps else None)
 
 
 def _skip(progress: Progress, record: JournalRecord, value: bytes) -> Progress:

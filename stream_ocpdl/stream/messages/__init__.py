@@ -9,7 +9,7 @@ from stream_ocpdl.stream.messages.journal import GENESIS, JournalRecord, Refused
 from stream_ocpdl.stream.messages.manifest import Manifest, Place
 from stream_ocpdl.stream.messages.records import Headers, Output, Position, Record, Run, Version
 from stream_ocpdl.stream.messages.results import SOFTWARE, Code, DeadLetter, Partial, Snapshot
-from stream_ocpdl.stream.messages.tensor import DTYPES, Draw, Tensor
+from stream_ocpdl.stream.messages.tensor import DTYPES, Draw, Origin, Tensor
 
 KINDS: dict[str, Any] = {
     "tensor": Tensor,
@@ -42,6 +42,7 @@ __all__ = [
     "Headers",
     "JournalRecord",
     "Manifest",
+    "Origin",
     "Output",
     "Partial",
     "Payload",

@@ -73,6 +73,8 @@ class JournalRecord:
     """In a genesis: the numeric fingerprint under which the bits hold."""
     tally: tuple[int, ...] | None = None
     """What was refused so far: in a row; of how many messages of the present window; and how many of those."""
+    learned: tuple[Run, ...] | None = None
+    """What of `ahead` was used, not refused."""
     lost: tuple[Run, ...] | None = None
     """Input that was neither used nor refused, and is gone."""
     base: tuple[int, ...] | None = None
@@ -116,6 +118,7 @@ class JournalRecord:
             input=only_genesis("input"),
             lineage=only_genesis("lineage"),
             fingerprint=only_genesis("fingerprint"),
+            learned=fields.optional("learned", fields.runs),
             lost=fields.optional("lost", fields.runs),
             base=fields.optional("base", lambda name: fields.some_counts(name, 2)),
             tally=fields.optional("tally", lambda name: fields.some_counts(name, 3)),
