@@ -31,7 +31,7 @@ from stream_ocpdl.errors import OcpdlError
 from stream_ocpdl.evidence import Evidence, examine
 from stream_ocpdl.ocpdl.learner import warm_up
 from stream_ocpdl.stream.kafka import Connection, committed, create_topics, delete_topics, produce, watermarks
-from stream_ocpdl.stream.messages import Code, Tensor, split
+from stream_ocpdl.stream.messages import Code, Draw, Tensor, split
 from stream_ocpdl.stream.topics import Topics
 
 CRASH_POINTS = ("before-produce", "after-produce", "before-commit", "after-commit", "in-checkpoint", "in-replay")
@@ -153,7 +153,8 @@ def _settings(trial: Trial, model: str, topic: str) -> Settings:
 class _Feed:
     """The stream: a hundred rounds a second of one record for each partition, until told to end.
 
-    One in fifty is poison, and one in fifty comes in pieces, some of them repeated or lost. The last rounds are such
+    One in fifty is poison, a draw that came before among it, and one in fifty comes in pieces, some of them repeated or
+    lost. The last rounds are such
     that all tensors fill whole minibatches.
     """
 
@@ -164,6 +165,8 @@ class _Feed:
         self._written = 0
         self._unseen = False
         """Whether a tensor that is poison was written after the last good one: only the next minibatch finds it out."""
+        self._drawn: dict[int, bytes] = {}
+        """For each partition the last draw that came in one."""
         self._thread = threading.Thread(target=self._run, args=(connection, topic), daemon=True)
         self._thread.start()
 
@@ -202,10 +205,11 @@ class _Feed:
         if self._ending.is_set() and planned % BATCH == 0 and not self._unseen:
             return [b"the end"], 0
         if luck < 0.02 and not self._ending.is_set():
-            self._unseen |= k % 4 == 3
-            return [_poison(k)], 0
-        value = _tensor(self._trial, k, partition)
+            self._unseen |= k % 5 >= 3
+            return [_poison(k, self._drawn.get(partition))], 0
+        value = _draw(self._trial, k, partition)
         if luck > 0.04 or self._ending.is_set():
+            self._drawn[partition] = value
             return [value], 1
         first, *others = [chunk.to_bytes() for chunk in split(value, f"{partition}:{k}", len(value) // 3)]
         if k % 2:
@@ -217,15 +221,18 @@ def _chance(trial: Trial, k: int, partition: int) -> np.random.Generator:
     return np.random.default_rng([trial.seed, k, partition])
 
 
-def _poison(k: int) -> bytes | None:
-    return [b"poison", None, b"", Tensor(np.full(SHAPE, np.nan)).to_bytes()][k % 4]
+def _poison(k: int, drawn: bytes | None) -> bytes | None:
+    """What is none, or not finite, or a draw that came before."""
+    bad = Tensor(np.full(SHAPE, np.nan)).to_bytes()
+    return [b"poison", None, b"", bad, drawn or bad][k % 5]
 
 
-def _tensor(trial: Trial, k: int, partition: int) -> bytes:
-    """A slowly moving mixture of fixed atoms."""
+def _draw(trial: Trial, k: int, partition: int) -> bytes:
+    """A slowly moving mixture of fixed atoms; each partition has a chain."""
     atoms = np.random.default_rng(trial.seed).random((RANK, *SHAPE))
     codes = 1 + np.sin(k / 50 + np.arange(RANK))
-    return Tensor(np.tensordot(codes, atoms, 1) + 0.1 * _chance(trial, k, partition).random(SHAPE)).to_bytes()
+    array = np.tensordot(codes, atoms, 1) + 0.1 * _chance(trial, k, partition).random(SHAPE)
+    return Draw(Tensor(array), "verify", partition, k).to_bytes()
 
 
 # ── lives and deaths ───────────────────────────────────────────────────────────────────────────────────────────

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from stream_ocpdl import Problem
 from stream_ocpdl.errors import LineageError
 from stream_ocpdl.stream.assembly import Refusal
-from stream_ocpdl.stream.batching import Batcher, Batching, Item
+from stream_ocpdl.stream.batching import Batcher, Batching
+from stream_ocpdl.stream.items import Item
 from stream_ocpdl.stream.messages import (
     GENESIS,
     DeadLetter,

@@ -17,6 +17,7 @@ from stream_ocpdl.errors import ConfigError
 from stream_ocpdl.ocpdl.problem import WEIGHTS, Problem
 from stream_ocpdl.ocpdl.schedules import name_of, named
 from stream_ocpdl.stream.batching import Batching
+from stream_ocpdl.stream.draws import Draws, Treatment
 from stream_ocpdl.stream.formats import Format, Name
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.refusals import Refusals
@@ -68,6 +69,16 @@ class BatchingSettings(Section):
     close: Literal["full", "linger"] = _field(Batching, "close", "Wait for a full one, or take what there is in time.")
     order: Literal["arrival", "canonical"] = _field(Batching, "order", "Of the rows: as they came, or always the same.")
     linger_ms: int = _field(Batching, "linger_ms", "How long the oldest tensor waits, with close: linger.")
+    rows: Literal["any", "one-per-chain"] = _field(Batching, "rows", "Any, or of each chain of a sampler one at most.")
+
+
+class DrawSettings(Section):
+    """What is done with the draws of samplers; who is refused goes to the dead letters."""
+
+    repeated: Treatment = _field(Draws, "repeated", "A draw of a chain that came before.")
+    gaps: Treatment = _field(Draws, "gaps", "One before which some are missing; refused until those have come.")
+    late: Treatment = _field(Draws, "late", "One that comes after later ones.")
+    tuning: Treatment = _field(Draws, "tuning", "One of a sampler that was still tuning itself.")
 
 
 class PaceSettings(Section):
@@ -113,6 +124,7 @@ class Settings(Section):
     refusals: RefusalSettings = Field(
         default_factory=RefusalSettings, description="How much may be refused before the service stops."
     )
+    draws: DrawSettings = Field(default_factory=DrawSettings, description="What is done with the draws of samplers.")
     on_lost_input: Literal["fail", "resume"] = _field(
         Plan,
         "on_lost_input",
@@ -146,8 +158,8 @@ class Settings(Section):
 
     def plan(self) -> Plan:
         """What is to be learned."""
-        batching, problem, form, refusals, _ = together(
-            self._batching, self._problem, self._format, self._refusals, lambda: Start.read(self.start)
+        batching, problem, form, refusals, draws, _ = together(
+            self._batching, self._problem, self._format, self._refusals, self._draws, lambda: Start.read(self.start)
         )
         return Plan(
             model=self.model,
@@ -159,6 +171,7 @@ class Settings(Section):
             format=form,
             axes=None if self.axes is None else tuple(self.axes),
             refusals=refusals,
+            draws=draws,
             on_lost_input=self.on_lost_input,
         )
 
@@ -172,6 +185,9 @@ class Settings(Section):
 
     def _batching(self) -> Batching:
         return Batching(**self.batching.model_dump())
+
+    def _draws(self) -> Draws:
+        return Draws(**self.draws.model_dump())
 
     def _refusals(self) -> Refusals:
         return Refusals(**self.refusals.model_dump())

@@ -7,6 +7,10 @@ With `full` and `canonical` a minibatch is a pure function of what the partition
 partitions in turn, one from each, so no accident of delivery can enter. The price: a partition that falls silent
 holds up the others.
 
+With `rows: one-per-chain` a minibatch has at most one draw of each chain, so that its rows are less alike; the others
+stay in the line. It is full with `size` rows, or when draws for eight minibatches, or of eight megabytes, wait behind
+for chains that lag: then it has fewer rows. A tensor that is no draw is a chain of its own.
+
 Refused records wait in line with the tensors and leave with the next minibatch. If many wait, or one for long, while no
 minibatch can be closed, they are let go ahead of it: their places in the line are kept, so that what follows stays the
 same.
@@ -19,12 +23,16 @@ from itertools import chain, islice
 from typing import Literal
 
 from stream_ocpdl.errors import ConfigError
-from stream_ocpdl.stream.assembly import OVERHEAD, Refusal, weight
-from stream_ocpdl.stream.messages import Position, Record, Run, Tensor
-from stream_ocpdl.stream.refusals import History, merged
+from stream_ocpdl.stream.assembly import Refusal
+from stream_ocpdl.stream.items import Cut, Item, chain_of, done_with, held_by, joined, places_of, refuse, refused_bytes
+from stream_ocpdl.stream.messages import Position
+from stream_ocpdl.stream.refusals import merged
 
 PLENTY = 8_000_000
 """Bytes of a partition that may wait for their minibatch before no more of it is read."""
+
+LAG = 8
+"""So many minibatches' worth of draws wait for chains that lag, before one is closed without them."""
 
 MOST_REFUSED = 100
 """So many refused records, or so many bytes of them, do not wait for a minibatch."""
@@ -41,6 +49,7 @@ class Batching:
     close: Literal["full", "linger"] = "full"
     order: Literal["arrival", "canonical"] = "canonical"
     linger_ms: int = 100
+    rows: Literal["any", "one-per-chain"] = "any"
 
     def __post_init__(self) -> None:
         if type(self.size) is not int or self.size < 1:
@@ -51,54 +60,8 @@ class Batching:
             raise ConfigError(f"batching.close must be 'full' or 'linger', not {self.close!r}")
         if self.order not in ("arrival", "canonical"):
             raise ConfigError(f"batching.order must be 'arrival' or 'canonical', not {self.order!r}")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Item:
-    """What one record brought about: a tensor, refusals, or neither. Whatever it is, it has a place in the line."""
-
-    position: Position
-    arrived: float
-    tensor: Tensor | None = None
-    parts: tuple[Record, ...] = ()
-    """The records that the tensor came in."""
-    refused: tuple[Refusal, ...] = ()
-    places: tuple[Run, ...] = ()
-    """Of an item that stands for several which had nothing: where they were."""
-    late: bool = False
-    """Whether its turn was in an earlier life."""
-    done: History = ()
-    """What became of messages that were done with ahead of their turn here."""
-
-    @property
-    def empty(self) -> bool:
-        """Whether it only keeps its place."""
-        return self.tensor is None and not self.refused
-
-    @property
-    def history(self) -> History:
-        """What becomes of the messages that it brought, if its tensor is learned."""
-        return (*self.done, *([-1] if self.refused else []), *([1] if self.tensor is not None else []))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Cut:
-    """A closed minibatch."""
-
-    rows: tuple[Item, ...]
-    """Its tensors in the order of the rows; none if it only lets refused records go."""
-    refused: tuple[Refusal, ...]
-    """The refused records that leave with it."""
-    reached: dict[int, int]
-    """For each partition that moved the offset up to which all is done."""
-    ahead: tuple[Run, ...]
-    """Records whose refusals are done with although something before them is not."""
-    cursor: int
-    """The partition whose turn is next."""
-    history: History = ()
-    """What becomes of the messages up to where all is done."""
-    waiting: History = ()
-    """Of those behind, where some of them go ahead of their turn."""
+        if self.rows not in ("any", "one-per-chain"):
+            raise ConfigError(f"batching.rows must be 'any' or 'one-per-chain', not {self.rows!r}")
 
 
 class Batcher:
@@ -139,24 +102,24 @@ class Batcher:
 
     def complete(self, now: float) -> list[Item] | None:
         """The rows of the minibatch that is complete at this time, in order; if none, refused records alone leave."""
-        if self._tensors >= self._batching.size:
-            return self._rows(self._batching.size)
+        if self._full:
+            return self._rows()
         if self._batching.close == "linger":
             oldest = next((item.arrived for item in self._line if not item.empty), None)
             if oldest is not None and now - oldest >= self._batching.linger_ms / 1000:
-                return self._rows(self._tensors)
+                return self._rows()
         count, size = self._refused
         waited = count > 0 and now - self._refused_since >= REFUSED_WAIT
         return [] if waited or count >= MOST_REFUSED or size >= PLENTY // 2 else None
 
     def refuse(self, wrong: Mapping[Position, Exception]) -> None:
         """Take tensors out of the line, each for an error; their places stay."""
-        self._rebuild([_refuse(item, wrong[item.position]) if item.position in wrong else item for item in self._line])
+        self._rebuild([refuse(item, wrong[item.position]) if item.position in wrong else item for item in self._line])
 
     def take(self, rows: list[Item]) -> Cut:
         """Close the minibatch of these rows."""
-        if not rows and self._tensors:
-            return self._let_go()
+        if (not rows and self._tensors) or self._batching.rows == "one-per-chain":
+            return self._let_go(rows)
         taken = self._pop(len(rows))
         refused = [refusal for item in taken for refusal in item.refused]
         return self._cut(rows, taken, refused)
@@ -168,17 +131,48 @@ class Batcher:
         The limit is wide, because pausing a partition throws away what was fetched of it.
         """
         wanted = {p for p, size in self._held.items() if size < PLENTY}
-        if self._tensors < self._batching.size:
+        if not self._full:
             wanted |= {self._partitions[self._turn]} if self._in_turn else set(self._partitions)
         return wanted
 
-    def _rows(self, count: int) -> list[Item]:
-        rows = list(islice((item for item in self._line if item.tensor is not None), count))
+    @property
+    def _full(self) -> bool:
+        """Whether the next minibatch waits for no more."""
+        if self._batching.rows == "one-per-chain":
+            return self._of_different_chains()[1]
+        return self._tensors >= self._batching.size
+
+    def _rows(self) -> list[Item]:
+        if self._batching.rows == "one-per-chain":
+            rows, _ = self._of_different_chains()
+        else:
+            rows = list(islice((item for item in self._line if item.tensor is not None), self._batching.size))
         return sorted(rows, key=lambda item: item.position) if self._batching.order == "canonical" else rows
+
+    def _of_different_chains(self) -> tuple[list[Item], bool]:
+        """Rows of different chains in the order of the line, and whether there are enough.
+
+        It depends on the line alone, up to where they are.
+        """
+        rows: list[Item] = []
+        chains: set[tuple[str, int]] = set()
+        count, held, size = 0, 0, self._batching.size
+        for item in self._line:
+            if item.tensor is None:
+                continue
+            chain = chain_of(item)
+            if chain in chains:
+                count, held = count + 1, held + held_by(item)
+            else:
+                rows.append(item)
+                chains |= {chain} if chain is not None else set()
+            if len(rows) == size or count >= LAG * size or held >= PLENTY:
+                return rows, True
+        return rows, False
 
     def _join(self, item: Item) -> None:
         if item.empty and self._line and self._line[-1].empty:
-            self._line[-1] = _joined(self._line[-1], item)
+            self._line[-1] = joined(self._line[-1], item)
         else:
             self._line.append(item)
             self._count(item, 1)
@@ -189,12 +183,12 @@ class Batcher:
             count, size = self._refused
             if count == 0:
                 self._refused_since = item.arrived
-            self._refused = (count + sign * len(item.refused), size + sign * _refused_bytes(item))
+            self._refused = (count + sign * len(item.refused), size + sign * refused_bytes(item))
 
     def _hold(self, item: Item, sign: int) -> None:
         """Count an item that waits, or no longer does; a place alone holds nothing."""
         if not item.empty:
-            self._held[item.position.partition] += sign * _bytes(item)
+            self._held[item.position.partition] += sign * held_by(item)
 
     def _pop(self, tensors: int) -> list[Item]:
         """The items up to the last of so many tensors, and those right after it that have none."""
@@ -207,12 +201,13 @@ class Batcher:
             taken.append(item)
         return taken
 
-    def _let_go(self) -> Cut:
-        """The refused records of the line, ahead of the tensors between them; their places are kept."""
-        refused = [refusal for item in self._line if item.tensor is None for refusal in item.refused]
-        gone = [replace(item, refused=(), done=item.history) if item.tensor is None else item for item in self._line]
-        self._rebuild(gone)
-        cut = self._cut([], self._pop(0), refused)
+    def _let_go(self, rows: list[Item]) -> Cut:
+        """These rows and the refused records of the line, ahead of the tensors between them; their places are kept."""
+        taken = {item.position for item in rows}
+        gone = [item.tensor is None or item.position in taken for item in self._line]
+        refused = [refusal for item, goes in zip(self._line, gone, strict=True) if goes for refusal in item.refused]
+        self._rebuild([done_with(item) if goes else item for item, goes in zip(self._line, gone, strict=True)])
+        cut = self._cut(rows, self._pop(0), refused)
         return replace(cut, waiting=merged(item.history for item in self._line))
 
     def _rebuild(self, line: list[Item]) -> None:
@@ -226,48 +221,15 @@ class Batcher:
 
     def _cut(self, rows: list[Item], taken: list[Item], refused: list[Refusal]) -> Cut:
         reached: dict[int, int] = {}
-        for partition, _, last in (run for item in taken if not item.late for run in _places(item)):
+        for partition, _, last in (run for item in taken if not item.late for run in places_of(item)):
             reached[partition] = max(reached.get(partition, 0), last + 1)
-        waiting = chain(self._line, *self._waiting.values())
-        ahead = tuple(run for item in waiting if item.empty for run in _places(item))
+        waiting = [item for item in chain(self._line, *self._waiting.values()) if item.empty]
+        ahead = tuple(run for item in waiting for run in places_of(item))
+        learned = tuple(run for item in waiting for run in item.learned)
         history = merged(item.history for item in taken)
-        return Cut(tuple(rows), tuple(refused), reached, ahead, self._next_turn(), history)
+        return Cut(tuple(rows), tuple(refused), reached, ahead, self._next_turn(), history, learned=learned)
 
     def _next_turn(self) -> int:
         """The partition whose record comes next: where a Batcher that continues from here begins."""
         first = next((item for item in self._line if not item.late), None)
-        return self._partitions[self._turn] if first is None else _places(first)[0][0]
-
-
-def _places(item: Item) -> tuple[Run, ...]:
-    partition, offset = item.position
-    return item.places or ((partition, offset, offset),)
-
-
-def _joined(first: Item, second: Item) -> Item:
-    """The places of two neighbours in the line as one item; its position is that of the last, its turn the first's."""
-    runs = {partition: (low, high) for partition, low, high in _places(first)}
-    for partition, low, high in _places(second):  # nothing that was delivered lies between the two
-        runs[partition] = (runs.get(partition, (low, high))[0], high)
-    places = tuple((partition, low, high) for partition, (low, high) in runs.items())
-    return replace(second, places=places, done=merged((first.done, second.done)))
-
-
-def _refuse(item: Item, error: Exception) -> Item:
-    """An item without its tensor."""
-    refused = (*item.refused, *(Refusal.of(record, error) for record in item.parts))
-    return replace(item, tensor=None, parts=(), refused=refused)
-
-
-def _bytes(item: Item) -> int:
-    """About the memory that an item holds; a tensor in pieces is there twice."""
-    tensor = sum(map(_record_bytes, item.parts))
-    return tensor * (2 if len(item.parts) > 1 else 1) + _refused_bytes(item)
-
-
-def _refused_bytes(item: Item) -> int:
-    return sum(_record_bytes(refusal.record) for refusal in item.refused)
-
-
-def _record_bytes(record: Record) -> int:
-    return OVERHEAD + len(record.value or b"") + weight(record)
+        return self._partitions[self._turn] if first is None else places_of(first)[0][0]

@@ -42,6 +42,8 @@ def manifest_of(plan: Plan, progress: Progress, journal_offset: int, identity: s
         fingerprint=progress.fingerprint,
         size=size,
         sha256=sha.hexdigest(),
+        chains=progress.draws.known or None,
+        draws=progress.draws.counts if any(progress.draws.counts) else None,
     )
 
 

@@ -1,11 +1,12 @@
 """From a record to what it brings: a tensor that fits the model, or the reason why not."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from stream_ocpdl.errors import DataError
 from stream_ocpdl.stream.assembly import Assembler, Refusal
-from stream_ocpdl.stream.batching import Item
 from stream_ocpdl.stream.formats import Format, largest
+from stream_ocpdl.stream.items import Item
 from stream_ocpdl.stream.messages import Chunk, Draw, Payload, Record, Tensor, unframe
 
 KEY = 16_384
@@ -78,4 +79,7 @@ class Intake:
 
 
 def _tensor(header: dict[str, object], payload: memoryview) -> Tensor:
-    return Draw.read(header, payload).tensor if header.get("kind") == "draw" else Tensor.read(header, payload)
+    if header.get("kind") != "draw":
+        return Tensor.read(header, payload)
+    draw = Draw.read(header, payload)
+    return replace(draw.tensor, origin=draw.origin)

@@ -98,7 +98,9 @@ def reconcile(
         )
     if change == "anew":
         said.append(f"{plan.topic} was made anew: reading from its beginning")
-        progress = replace(progress, resume=earliest, reached=earliest, open=(), ahead=(), cursor=min(earliest))
+        progress = replace(
+            progress, resume=earliest, reached=earliest, open=(), ahead=(), learned=(), cursor=min(earliest)
+        )
     elif change == "partitions":
         new = {p: 0 for p in source.partitions if p not in progress.resume}
         said.append(f"{plan.topic} has new partitions, {', '.join(map(str, new))}: reading them from their beginning")
@@ -150,11 +152,16 @@ def _gaps(progress: Progress, earliest: dict[int, int]) -> Iterator[Run]:
 def _behind(progress: Progress, earliest: dict[int, int]) -> Progress:
     """The same progress where reading goes on behind the gaps."""
     behind = {p: k for p, k in earliest.items() if k > progress.reached[p]}
-    ahead = [(p, max(low, behind.get(p, 0)), high) for p, low, high in progress.ahead]
+
+    def left(runs: tuple[Run, ...]) -> tuple[Run, ...]:
+        clipped = ((p, max(low, behind.get(p, 0)), high) for p, low, high in runs)
+        return tuple(run for run in clipped if run[1] <= run[2])
+
     return replace(
         progress,
         resume=progress.resume | behind,
         reached=progress.reached | behind,
         open=tuple(run for run in progress.open if run[0] not in behind),
-        ahead=tuple(run for run in ahead if run[1] <= run[2]),
+        ahead=left(progress.ahead),
+        learned=left(progress.learned),
     )

@@ -19,8 +19,9 @@ from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
-from stream_ocpdl.stream.batching import Batcher, Cut, Item
+from stream_ocpdl.stream.batching import Batcher
 from stream_ocpdl.stream.intake import Intake
+from stream_ocpdl.stream.items import Cut, Item
 from stream_ocpdl.stream.messages import (
     GENESIS,
     JournalRecord,
@@ -118,7 +119,9 @@ class Pipeline:
             self._expected[partition] = offset + 1
             if offset >= self._before.reached[partition]:
                 item = self._intake.read(record, now)
-                self._batcher.add(_again(item) if within(record, self._before.ahead) else item)
+                if within(record, self._before.ahead):
+                    item = _again(item, within(record, self._before.learned))
+                self._batcher.add(item)
             elif within(record, self._before.open):
                 item = replace(self._intake.read(record, now), late=True)
                 if item.refused:  # what came before it is gone
@@ -143,9 +146,13 @@ class Pipeline:
             reached=reached,
             open=open_,
             cursor=cut.cursor,
-            ahead=(*cut.ahead, *self._still_to_come_by()),
+            ahead=(*cut.ahead, *self._still_to_come_by(self._before.ahead)),
+            learned=(*cut.learned, *self._still_to_come_by(self._before.learned)),
             axes=axes,
             tally=tally,
+            draws=before.draws.after(
+                [item.tensor.origin if item.tensor else None for item in cut.rows], self._refused(cut)
+            ),
         )
         journal = [self._journal(record) for record in self._records(before, cut, step)]
         return Outcome((*self._results(cut, step), *journal), step)
@@ -161,6 +168,10 @@ class Pipeline:
                 wrong = {rows[j].position: DataError(reason) for j, reason in refused.items()}
             axes, misnamed = _named(self.progress.axes, [item for item in rows if item.position not in wrong])
             wrong |= misnamed
+            if not wrong:
+                origins = [item.tensor.origin if item.tensor else None for item in rows]
+                judged = self.plan.draws.judge(self.progress.draws, origins)
+                wrong |= {rows[j].position: error for j, error in judged.items()}
             if self._care and batch is not None and not wrong:
                 guilty = blame(self.problem, self.progress.state, batch, self._workers)
                 wrong = {rows[j].position: NumericError(reason) for j, reason in guilty.items()}
@@ -190,15 +201,18 @@ class Pipeline:
         known = [Position(p, k) for p, offsets in sorted(self._intake.waiting(read).items()) for k in offsets]
         return (*(run for run in self._before.open if run[0] not in read), *runs(known))
 
-    def _still_to_come_by(self) -> Iterable[Run]:
-        """What an earlier life refused ahead of its turn, and this one has not read again yet."""
-        for partition, first, last in self._before.ahead:
+    def _still_to_come_by(self, done: Iterable[Run]) -> Iterable[Run]:
+        """What of that which an earlier life was done with ahead of its turn this one has not read again yet."""
+        for partition, first, last in done:
             if self._expected[partition] <= last:
                 yield partition, max(first, self._expected[partition]), last
 
+    def _refused(self, cut: Cut) -> list[Refused]:
+        return [Refused(*r.record.position, r.error, r.reason) for r in cut.refused]
+
     def _records(self, before: Progress, cut: Cut, step: Step | None) -> Iterable[JournalRecord]:
         """The record of a step; very many refusals have records of their own before it, so that each can be read."""
-        refused = [Refused(*r.record.position, r.error, r.reason) for r in cut.refused]
+        refused = self._refused(cut)
         while len(refused) > REFUSALS:
             yield _record(before, self.progress.link, refused=tuple(refused[:REFUSALS]))
             del refused[:REFUSALS]
@@ -253,13 +267,16 @@ def _record(progress: Progress, previous: str, event: str = "refusal", **more: A
         cursor=progress.cursor,
         axes=progress.axes,
         tally=progress.tally if any(progress.tally) else None,
+        learned=progress.learned or None,
         **standing | more,
     )
 
 
-def _again(item: Item) -> Item:
+def _again(item: Item, learned: bool) -> Item:
     """The place of a record that an earlier life was done with ahead of its turn: refused, if it brought anything."""
-    return Item(item.position, item.arrived, done=() if item.empty else (-1,))
+    places = ((item.position.partition, item.position.offset, item.position.offset),) if learned else ()
+    done = (1,) if learned else () if item.empty else (-1,)
+    return Item(item.position, item.arrived, done=done, learned=places)
 
 
 def _named(

@@ -9,6 +9,7 @@ from typing import Literal
 from stream_ocpdl.errors import ConfigError, DecodeError
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.stream.batching import Batching
+from stream_ocpdl.stream.draws import Draws
 from stream_ocpdl.stream.formats import Format
 from stream_ocpdl.stream.messages.fields import Fields
 from stream_ocpdl.stream.refusals import Refusals
@@ -34,6 +35,7 @@ class Plan:
     axes: tuple[str, ...] | None = None
     """Names of the modes; without them the first tensor that has names gives them."""
     refusals: Refusals = Refusals()  # noqa: RUF009
+    draws: Draws = Draws()  # noqa: RUF009
     on_lost_input: Literal["fail", "resume"] = "fail"
 
     def __post_init__(self) -> None:

@@ -21,10 +21,12 @@ from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
+from stream_ocpdl.stream.draws import Chains
 from stream_ocpdl.stream.intake import Intake
 from stream_ocpdl.stream.messages import (
     GENESIS,
     JournalRecord,
+    Origin,
     Record,
     Run,
     Terms,
@@ -57,6 +59,10 @@ class Progress:
     axes: tuple[str, ...] | None = None
     tally: Tally = Tally()  # noqa: RUF009  (frozen)
     """What was refused so far."""
+    learned: tuple[Run, ...] = ()
+    """What of `ahead` was learned, not refused."""
+    draws: Chains = Chains()  # noqa: RUF009
+    """What is known of the chains of samplers."""
     epoch: int = 0
     terms: Terms | None = None
     """The terms of the problem, if they are no longer those that it began with."""
@@ -94,6 +100,7 @@ def replay(
     if record.previous != (progress.link or GENESIS):
         raise LineageError(f"the journal record of step {record.t} does not follow the one before it")
     state, step, exact, bits = progress.state, None, progress.exact, progress.fingerprint
+    origins: list[Origin | None] = []
     match record.event:
         case "genesis":
             check_lineage(plan, record.lineage)
@@ -101,7 +108,7 @@ def replay(
                 state = warmed(plan.problem, loadings_of(plan.problem, record.loadings))
             exact = record.fingerprint == here()
         case "step":
-            state, step = _learn_again(plan, progress, record, used, workers)
+            state, step, origins = _learn_again(plan, progress, record, used, workers)
             exact = exact and bits == here()
             _check_counts(record, step, exact)
         case "rollback":
@@ -112,20 +119,21 @@ def replay(
             if restored is None:
                 raise LineageError(f"the state of step {record.base[1]}, with which the model went on, is not at hand")
             state, exact = restored.state._replace(t=record.t, N=record.N), restored.exact
-    made = replace(after(record, value, state), fingerprint=record.fingerprint or bits)
+    draws = progress.draws.after(origins, record.refused)
+    made = replace(after(record, value, state, draws), fingerprint=record.fingerprint or bits)
     _check_standing(progress, record, made)
     return replace(made, exact=_agrees(record, made.problem(plan), state, exact)), step
 
 
 def _learn_again(
     plan: Plan, progress: Progress, record: JournalRecord, used: Sequence[Record], workers: Workers
-) -> tuple[State, Step]:
+) -> tuple[State, Step, list[Origin | None]]:
     if checksum(*(row.value or b"" for row in used)) != record.checksum:
         raise LineageError(f"the input of step {record.t} is not what it was when it was learned")
     problem = progress.problem(plan)
-    rows = Intake(plan.format, problem.shape, ()).rows(used)
-    batch, _ = gather(problem, [tensor.array for _, tensor in rows], workers)
-    return advance(problem, progress.state, batch, workers, consume=True)
+    rows = [tensor for _, tensor in Intake(plan.format, problem.shape, ()).rows(used)]
+    batch, _ = gather(problem, [tensor.array for tensor in rows], workers)
+    return *advance(problem, progress.state, batch, workers, consume=True), [tensor.origin for tensor in rows]
 
 
 def _check_counts(record: JournalRecord, step: Step, exact: bool) -> None:
@@ -177,8 +185,8 @@ def read_journal(value: bytes) -> JournalRecord:
         raise LineageError(f"the journal has a record that this release cannot read: {error}") from error
 
 
-def after(record: JournalRecord, value: bytes, state: State) -> Progress:
-    """The progress after a record that led to this state."""
+def after(record: JournalRecord, value: bytes, state: State, draws: Chains) -> Progress:
+    """The progress after a record whose step led to this state, and to this knowledge of the chains."""
     return Progress(
         state,
         link(value),
@@ -189,6 +197,8 @@ def after(record: JournalRecord, value: bytes, state: State) -> Progress:
         record.ahead,
         record.axes,
         Tally(*(record.tally or ())),
+        record.learned or (),
+        draws,
         record.epoch or 0,
         None if record.event == "genesis" else record.terms,
         record.control,

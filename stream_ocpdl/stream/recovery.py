@@ -24,6 +24,7 @@ from stream_ocpdl.errors import InputLost, LineageError, StateError
 from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.checkpoint import Candidate, CheckpointStore, state_of
+from stream_ocpdl.stream.draws import Chains, Counts
 from stream_ocpdl.stream.genesis import Beginning, begun
 from stream_ocpdl.stream.inputs import Inputs
 from stream_ocpdl.stream.lost import compared
@@ -197,7 +198,7 @@ def _abandon(plan: Plan, world: Recovery, way: Way) -> Recovered:
         return replace(found, input=way.input)
     record, standing = read_journal(last), found.progress
     state = standing.state._replace(t=record.t, N=record.N)
-    made = replace(after(record, last, state), fingerprint=standing.fingerprint, exact=standing.exact)
+    made = replace(after(record, last, state, standing.draws), fingerprint=standing.fingerprint, exact=standing.exact)
     return replace(found, progress=made, input=way.input, lost=base if steps else None)
 
 
@@ -217,8 +218,9 @@ def _went_back(value: bytes, progress: Progress | None) -> Progress:
     same = record.state == state.digest()
     if progress.exact and not same:
         raise LineageError(f"the state of step {record.t} is not the one to which the model went back")
+    draws = progress.draws if record.base is not None else Chains(record.chains or {}, Counts(*(record.draws or ())))
     made_under = record.fingerprint or progress.fingerprint
-    return replace(after(record, value, state), fingerprint=made_under, exact=same)
+    return replace(after(record, value, state, draws), fingerprint=made_under, exact=same)
 
 
 def went_back_to(record: JournalRecord) -> int | None:
@@ -310,7 +312,8 @@ def _accept(plan: Plan, candidate: Candidate, journal: Journal, report: Report) 
     except StateError as error:
         report(Said(f"refused the checkpoint of step {manifest.t}: {error}", step=manifest.t))
         return None
-    return replace(after(read_journal(standing[1]), standing[1], state), fingerprint=manifest.fingerprint)
+    draws = Chains(manifest.chains or {}, Counts(*(manifest.draws or ())))
+    return replace(after(read_journal(standing[1]), standing[1], state, draws), fingerprint=manifest.fingerprint)
 
 
 def replay_leg(

@@ -103,6 +103,8 @@ class Desk:
             target=Target(entry.epoch, entry.t, entry.offset),
             state=now.state.digest(),
             fingerprint=now.fingerprint,
+            chains=now.draws.known or None,
+            draws=now.draws.counts if any(now.draws.counts) else None,
         )
         shown = snapshot(plan, now, entry.weight, world.source.identity)
         answered = self._commit(pipeline, [shown, record])

@@ -10,7 +10,7 @@ from stream_ocpdl.stream.messages.journal import ANSWERS, GENESIS, JournalRecord
 from stream_ocpdl.stream.messages.manifest import Manifest, Place
 from stream_ocpdl.stream.messages.records import Headers, Output, Position, Record, Run, Version
 from stream_ocpdl.stream.messages.results import SOFTWARE, Code, DeadLetter, Partial, Snapshot
-from stream_ocpdl.stream.messages.tensor import DTYPES, Draw, Tensor
+from stream_ocpdl.stream.messages.tensor import DTYPES, Draw, Origin, Tensor
 from stream_ocpdl.stream.messages.terms import CHANGES, Terms
 
 KINDS: dict[str, Any] = {
@@ -47,6 +47,7 @@ __all__ = [
     "Headers",
     "JournalRecord",
     "Manifest",
+    "Origin",
     "Output",
     "Partial",
     "Payload",

@@ -20,6 +20,9 @@ COUNT = 2**63 - 1
 TEXT, NAME = 512, 64
 """Characters of a text, and of the name of an axis."""
 
+Chains = dict[str, tuple[int, tuple[tuple[int, int], ...]]]
+"""Of each chain the draw that comes next, and the gaps before it: first and last draw that is missing."""
+
 _HASH = re.compile("[0-9a-f]{64}")
 
 
@@ -166,11 +169,28 @@ class Fields:
         found = self.entries(name, _is_run, "[partition, first, last]")
         return tuple((partition, first, last) for partition, first, last in found)
 
+    def chains(self, name: str) -> Chains:
+        """What is known of the chains of samplers."""
+        found = self.entries(name, _is_chain, "[key, next draw, [[first, last]]]")
+        return {key: (following, tuple((a, b) for a, b in gaps)) for key, following, gaps in found}
+
     def _get(self, name: str) -> Any:
         try:
             return self.header[name]
         except KeyError:
             raise DecodeError(f"{name} is missing") from None
+
+
+def _is_chain(entry: list[Any]) -> bool:
+    if len(entry) != 3 or not isinstance(entry[0], str) or not isinstance(entry[2], list):
+        return False
+    gaps = all(isinstance(gap, list) and _are_counts(gap, 2) for gap in entry[2])
+    return len(entry[0]) <= TEXT and _is_count(entry[1]) and gaps
+
+
+def written_chains(chains: Chains) -> list[list[Any]]:
+    """Chains as a header has them."""
+    return [[key, *chain] for key, chain in chains.items()]
 
 
 def pairs(positions: dict[int, int]) -> list[list[int]]:

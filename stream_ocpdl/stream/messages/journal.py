@@ -17,7 +17,7 @@ from math import isfinite
 from typing import Any, NamedTuple, Self
 
 from stream_ocpdl.errors import DecodeError
-from stream_ocpdl.stream.messages.fields import COUNT, TEXT, Fields, pairs
+from stream_ocpdl.stream.messages.fields import COUNT, TEXT, Chains, Fields, pairs, written_chains
 from stream_ocpdl.stream.messages.framing import OWN, Payload, brief, frame, unframe
 from stream_ocpdl.stream.messages.records import Position, Run
 from stream_ocpdl.stream.messages.terms import Terms
@@ -105,6 +105,12 @@ class JournalRecord:
     """The payload, of a genesis with loadings from elsewhere: U₁ … Uₙ as in a snapshot."""
     tally: tuple[int, ...] | None = None
     """What was refused so far: in a row; of how many messages of the present window; and how many of those."""
+    learned: tuple[Run, ...] | None = None
+    """What of `ahead` was used, not refused."""
+    chains: Chains | None = None
+    """Of a rollback: what is known of the chains of samplers, which does not go back."""
+    draws: tuple[int, ...] | None = None
+    """And how many draws were repeated, behind a gap, late, of tuning."""
     lost: tuple[Run, ...] | None = None
     """Input that was neither used nor refused, and is gone."""
     base: tuple[int, ...] | None = None
@@ -116,7 +122,7 @@ class JournalRecord:
         for name in self.__slots__:
             value = getattr(self, name)
             if value is not None and name != "loadings":
-                header[name] = _plain(value)
+                header[name] = written_chains(value) if name == "chains" else _plain(value)
         return frame(header, self.loadings or b"")
 
     @classmethod
@@ -157,6 +163,9 @@ class JournalRecord:
             target=_target(fields) if event == "rollback" else None,
             figures=_figures(fields) if "figures" in header else None,
             loadings=bytes(payload) or None,
+            learned=fields.optional("learned", fields.runs),
+            chains=fields.optional("chains", fields.chains),
+            draws=fields.optional("draws", lambda name: fields.some_counts(name, 4)),
             lost=fields.optional("lost", fields.runs),
             base=fields.optional("base", lambda name: fields.some_counts(name, 2)),
             tally=fields.optional("tally", lambda name: fields.some_counts(name, 3)),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from stream_ocpdl.stream.messages.fields import Fields
+from stream_ocpdl.stream.messages.fields import Chains, Fields, written_chains
 from stream_ocpdl.stream.messages.framing import OWN, Payload, frame, unframe
 
 
@@ -30,11 +30,18 @@ class Manifest:
     size: int
     sha256: str
     place: Place | None = None
+    chains: Chains | None = None
+    """What is known of the chains of samplers: for each the draw that comes next, and which are missing before it."""
+    draws: tuple[int, ...] | None = None
+    """How many draws were repeated, behind a gap, late, of tuning."""
 
     def to_bytes(self) -> bytes:
         """The message."""
-        header = {name: getattr(self, name) for name in self.__slots__ if name != "place"}
-        return frame({"kind": "checkpoint", **header, **(self.place._asdict() if self.place else {})})
+        header = {name: getattr(self, name) for name in self.__slots__ if name not in ("place", "chains", "draws")}
+        header |= self.place._asdict() if self.place else {}
+        header |= {"chains": written_chains(self.chains)} if self.chains else {}
+        header |= {"draws": self.draws} if self.draws else {}
+        return frame({"kind": "checkpoint", **header})
 
     @classmethod
     def from_bytes(cls, value: Payload | None) -> Self:
@@ -54,4 +61,6 @@ class Manifest:
             size=fields.size("size"),
             sha256=fields.hash("sha256"),
             place=Place(fields.count("slot"), fields.count("begin")) if placed else None,
+            chains=fields.optional("chains", fields.chains),
+            draws=fields.optional("draws", lambda name: fields.some_counts(name, 4)),
         )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -16,12 +16,23 @@ DTYPES = ("<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "<u8", "<u4", "<u2", "|i1", 
 _DTYPES = {name: np.dtype(name) for name in DTYPES}
 
 
+class Origin(NamedTuple):
+    """Where a draw comes from: which one of which chain of which run."""
+
+    run: str
+    chain: int
+    draw: int
+    tuning: bool = False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
     """A tensor of the stream, dense or sparse, perhaps with names of its modes."""
 
     array: BigArray | Sparse
     axes: tuple[str, ...] | None = None
+    origin: Origin | None = None
+    """Of the tensor of a draw that was read; it is not written."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -88,6 +99,11 @@ class Draw:
     draw: int
     tuning: bool = False
     sampler: str | None = None
+
+    @property
+    def origin(self) -> Origin:
+        """Where it comes from."""
+        return Origin(self.run, self.chain, self.draw, self.tuning)
 
     @property
     def key(self) -> bytes:
