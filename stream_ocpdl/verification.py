@@ -26,13 +26,13 @@ from typing import Any
 
 import numpy as np
 
+from stream_ocpdl.config.clients import Kafka
 from stream_ocpdl.config.settings import BatchingSettings, Input, PaceSettings, ProblemSettings, Settings
 from stream_ocpdl.errors import OcpdlError
 from stream_ocpdl.evidence import Evidence, examine
 from stream_ocpdl.ocpdl.learner import warm_up
 from stream_ocpdl.stream.kafka import Connection, committed, create_topics, delete_topics, produce, watermarks
 from stream_ocpdl.stream.messages import Code, Tensor, split
-from stream_ocpdl.stream.topics import Topics
 
 CRASH_POINTS = ("before-produce", "after-produce", "before-commit", "after-commit", "in-checkpoint", "in-replay")
 SHAPE, RANK, BATCH = (6, 5, 4), 3, 8
@@ -53,6 +53,9 @@ class Trial:
     canonical: bool = True
     """Full batches in canonical order; else batches that linger, in order of arrival."""
     seed: int = 0
+    shards: int = 1
+    session_ms: int = 6000
+    """After which a replica that was killed is missed: the least that a broker takes by default."""
     seconds_a_life: float = 3.0
     """Mean time from a start to a kill; a start takes about two of them."""
     report: Callable[[str], None] = print
@@ -96,7 +99,7 @@ def verify(trial: Trial) -> Verdict:
         _judge(verdict, [examine(connection, settings) for settings in models])
     finally:
         for settings in models:
-            topics |= Topics.of(settings.model, settings.topic).outputs(1)
+            topics |= settings.topics().outputs(1)
         delete_topics(connection, topics)
     verdict.seconds = time.monotonic() - began
     return verdict
@@ -144,6 +147,8 @@ def _settings(trial: Trial, model: str, topic: str) -> Settings:
         pace=PaceSettings(commit_interval_ms=30, checkpoint_every=25),
         snapshot_every=20,
         digest_every=1,
+        shards=trial.shards,
+        kafka=Kafka(extra={"session.timeout.ms": trial.session_ms}),
     )
 
 
@@ -162,7 +167,9 @@ class _Feed:
         self._ending = threading.Event()
         self._failed: list[OcpdlError] = []
         self._written = 0
-        self._unseen = False
+        self._planned = dict.fromkeys(range(trial.shards), 0)
+        """The tensors of each shard."""
+        self._unseen = dict.fromkeys(range(trial.shards), False)
         """Whether a tensor that is poison was written after the last good one: only the next minibatch finds it out."""
         self._thread = threading.Thread(target=self._run, args=(connection, topic), daemon=True)
         self._thread.start()
@@ -182,27 +189,32 @@ class _Feed:
             self._failed.append(error)
 
     def _paced(self) -> Iterator[tuple[int, bytes | None]]:
-        began, planned, rounds = time.monotonic(), 0, 0
+        began, rounds = time.monotonic(), 0
         lines: list[deque[bytes | None]] = [deque() for _ in range(self._trial.partitions)]
-        while not self._ending.is_set() or planned % BATCH or self._unseen or any(lines):
+        while not self._ending.is_set() or not all(map(self._even, self._planned)) or any(lines):
             for partition, line in enumerate(lines):
                 if not line:
-                    values, tensors = self._next(rounds, partition, planned)
-                    self._unseen &= tensors == 0
+                    shard = partition % self._trial.shards
+                    values, tensors = self._next(rounds, partition, shard)
+                    self._unseen[shard] &= tensors == 0
                     line.extend(values)
-                    planned += tensors
+                    self._planned[shard] += tensors
                 yield partition, line.popleft()
                 self._written += 1
             rounds += 1
             self._ending.wait(max(0.0, began + rounds / 100 - time.monotonic()))
 
-    def _next(self, k: int, partition: int, planned: int) -> tuple[list[bytes | None], int]:
+    def _even(self, shard: int) -> bool:
+        """Whether the tensors of a shard fill whole minibatches."""
+        return self._planned[shard] % BATCH == 0 and not self._unseen[shard]
+
+    def _next(self, k: int, partition: int, shard: int) -> tuple[list[bytes | None], int]:
         """The next records of a partition, and how many tensors they make."""
         luck = _chance(self._trial, k, partition).random()
-        if self._ending.is_set() and planned % BATCH == 0 and not self._unseen:
+        if self._ending.is_set() and self._even(shard):
             return [b"the end"], 0
         if luck < 0.02 and not self._ending.is_set():
-            self._unseen |= k % 4 == 3
+            self._unseen[shard] |= k % 4 == 3
             return [_poison(k)], 0
         value = _tensor(self._trial, k, partition)
         if luck > 0.04 or self._ending.is_set():

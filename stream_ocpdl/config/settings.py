@@ -19,6 +19,7 @@ from stream_ocpdl.stream.batching import Batching
 from stream_ocpdl.stream.formats import Format, Name
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.service import Pace
+from stream_ocpdl.stream.topics import Topics
 
 
 def _field(kind: Any, name: str, description: str) -> Any:
@@ -106,6 +107,12 @@ class Settings(Section):
     threads: int | None = Field(
         None, ge=1, description="Threads of the kernels; without it as many as there are processors."
     )
+    shards: int = _field(
+        Plan, "shards", "Dictionaries of their own, each of every S-th partition; it cannot be changed."
+    )
+    standby: Literal["warm", "cold"] = Field(
+        "warm", description="Whether a replica without a shard follows the journals, to take over at once."
+    )
     kafka: Kafka = Field(default_factory=Kafka, description="How the clients reach the broker.")
     log: Log = Field(default_factory=Log, description="What is said on standard error.")
 
@@ -126,7 +133,12 @@ class Settings(Section):
             topic=self.topic,
             format=form,
             axes=None if self.axes is None else tuple(self.axes),
+            shards=self.shards,
         )
+
+    def topics(self) -> Topics:
+        """Where it reads and writes."""
+        return Topics.of(self.model, self.topic, self.shards)
 
     def rhythm(self) -> Pace:
         """How often what is written."""

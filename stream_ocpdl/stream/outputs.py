@@ -27,7 +27,7 @@ CARRIED_BYTES = 1024
 
 def codes(plan: Plan, step: Step, rows: Iterable[Record]) -> Iterable[Output]:
     """The codes of a step; each row is given by its record, or the one of its last piece."""
-    dictionary = Version(plan.model, step.t - 1)
+    dictionary = Version(plan.model, step.t - 1, plan.shard)
     for record, h, loss in zip(rows, step.codes, step.coding.losses, strict=True):
         code = Code(dictionary, step.t, record.position, float(loss), h)
         headers = (*_event(plan, "code", _place(record)), *_carried(record.headers))
@@ -47,7 +47,7 @@ def shown(plan: Plan, t: int) -> bool:
 
 def snapshot(plan: Plan, progress: Progress, step: Step, identity: str) -> Output:
     """The dictionary after a step."""
-    state, version = progress.state, Version(plan.model, step.t)
+    state, version = progress.state, Version(plan.model, step.t, plan.shard)
     found = Snapshot(
         version=version,
         tensors=state.N,

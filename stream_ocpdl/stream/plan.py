@@ -31,6 +31,9 @@ class Plan:
     format: Format = Format()  # noqa: RUF009
     axes: tuple[str, ...] | None = None
     """Names of the modes; without them the first tensor that has names gives them."""
+    shard: int = 0
+    """Which of the model's shards this is the plan of."""
+    shards: int = 1
 
     def __post_init__(self) -> None:
         if not re.fullmatch(MODEL, self.model):
@@ -39,10 +42,12 @@ class Plan:
             )
         if self.axes is not None and not (isinstance(self.axes, tuple) and self._named_right(self.axes)):
             raise ConfigError(f"axes must be a list of {self.problem.modes} different names, not {self.axes!r}")
-        for name in ("snapshot_every", "digest_every"):
+        for name in ("snapshot_every", "digest_every", "shards"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise ConfigError(f"{name} must be a whole number, at least 1, not {value!r}")
+        if not 0 <= self.shard < self.shards:
+            raise ConfigError(f"shard must be a whole number below {self.shards}, not {self.shard!r}")
 
     def _named_right(self, axes: tuple[str, ...]) -> bool:
         with suppress(DecodeError):

@@ -17,10 +17,11 @@ from stream_ocpdl.ocpdl.learner import Step
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.batching import PLENTY
 from stream_ocpdl.stream.checkpoint import Candidate, CheckpointStore, state_of
-from stream_ocpdl.stream.messages import Position, Record, Run, link
+from stream_ocpdl.stream.messages import Manifest, Position, Record, Run, link
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import Journal, Said, Source
 from stream_ocpdl.stream.progress import Progress, after, beginning, check_lineage, read_journal, replay, within
+from stream_ocpdl.stream.shards import check_shards, shards_in
 
 Report = Callable[[str], None]
 
@@ -52,24 +53,78 @@ def recover(
     workers: Workers = SERIAL,
 ) -> Recovered:
     """Where the model stands. `on_record` is called after every record replayed; it may raise to end the recovery."""
-    progress, offset, refused = beginning(plan, source.earliest()), -1, 0
-    for candidate in store.candidates():
-        if candidate.manifest.model != plan.model:
-            continue
-        found = _accept(plan, candidate, source, journal, report)
-        if found is not None:
-            progress, offset = found, candidate.manifest.journal_offset
-            report(Said(f"restored the checkpoint of step {progress.state.t}", step=progress.state.t))
-            break
-        store.discard(candidate.manifest)
-        refused += 1
-    recovered = _replay(plan, progress, offset, source, journal, on_record, workers)
-    if recovered.journal_offset < 0 and refused:
+    follower = Follower(plan, source, journal, report, on_record, workers)
+    refused = follower.restore(store)
+    for manifest in refused:
+        store.discard(manifest)
+    found = follower.catch_up()
+    if found.journal_offset < 0 and refused:
         raise LineageError(
             f"the journal of {plan.model} is empty, yet there are checkpoints of it: it was deleted or trimmed, and"
             " beginning again would publish every code a second time; give the model another name"
         )
-    return recovered
+    return found
+
+
+class Follower:
+    """A replay that can go on: from a checkpoint, then as the journal grows. It writes nothing."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        source: Source,
+        journal: Journal,
+        report: Report,
+        on_record: OnRecord = lambda *_: None,
+        workers: Workers = SERIAL,
+    ) -> None:
+        self.source, self.journal, self.report, self.on_record = source, journal, report, on_record
+        self._plan, self._workers = plan, workers
+        self.progress = beginning(plan, source.earliest())
+        self.offset = -1
+        """Of the last record of the journal that was taken; −1 before the first."""
+        self.replayed = 0
+        self._inputs: Inputs | None = None
+
+    def restore(self, store: CheckpointStore) -> list[Manifest]:
+        """Begin with the newest checkpoint that is acceptable, if there is one; those that are not."""
+        refused = []
+        for candidate in store.candidates():
+            if candidate.manifest.model != self._plan.model:
+                continue
+            found = _accept(self._plan, candidate, self.source, self.journal, self.report)
+            if found is not None:
+                self.progress, self.offset = found, candidate.manifest.journal_offset
+                self.report(Said(f"restored the checkpoint of step {found.state.t}", step=found.state.t))
+                break
+            refused.append(candidate.manifest)
+        return refused
+
+    def catch_up(self) -> Recovered:
+        """Replay what the journal has by now."""
+        before = self.replayed
+        if self.offset < 0:
+            self.progress = beginning(self._plan, self.source.earliest())
+        for offset, value in self.journal.read(self.offset + 1):
+            self.take(offset, value)
+        return Recovered(self.progress, self.offset, self.replayed - before)
+
+    def take(self, offset: int, value: bytes) -> None:
+        """Replay the next record of the journal."""
+        record = read_journal(value)
+        if record.event == "genesis":
+            _check_input(record.input, self.source)
+        if self._inputs is None:
+            if record.event == "genesis":
+                self.progress = replace(self.progress, resume=record.resume)
+            self.source.start(starts(self.progress, self.source))
+            self._inputs = Inputs(self.source)
+        used = [row for run in record.used for row in self._inputs.take(run)]
+        self.progress, step = replay(self._plan, self.progress, value, used, self._workers)
+        self._inputs.drop(self.progress)
+        self.offset = offset
+        self.replayed += step is not None
+        self.on_record(self.progress, used, step)
 
 
 def _accept(plan: Plan, candidate: Candidate, source: Source, journal: Journal, report: Report) -> Progress | None:
@@ -92,38 +147,12 @@ def _accept(plan: Plan, candidate: Candidate, source: Source, journal: Journal, 
 
 
 def _check_input(identity: str | None, source: Source) -> None:
+    check_shards(identity or "", shards_in(source.identity))
     if identity != source.identity:
         raise LineageError(
             f"the model learned from {identity}, the input is {source.identity}: another topic, made anew, or with"
             " partitions added; positions in one mean nothing in the other. Give the model another name"
         )
-
-
-def _replay(
-    plan: Plan,
-    progress: Progress,
-    offset: int,
-    source: Source,
-    journal: Journal,
-    on_record: OnRecord,
-    workers: Workers,
-) -> Recovered:
-    inputs, begun, replayed = Inputs(source), False, 0
-    for position, value in journal.read(offset + 1):
-        record = read_journal(value)
-        if record.event == "genesis":
-            _check_input(record.input, source)
-        if not begun:
-            progress = replace(progress, resume=record.resume) if record.event == "genesis" else progress
-            source.start(starts(progress, source))
-            begun = True
-        used = [row for run in record.used for row in inputs.take(run)]
-        progress, step = replay(plan, progress, value, used, workers)
-        inputs.drop(progress)
-        offset = position
-        replayed += step is not None
-        on_record(progress, used, step)
-    return Recovered(progress, offset, replayed)
 
 
 def starts(progress: Progress, source: Source) -> dict[int, int]:

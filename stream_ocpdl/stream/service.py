@@ -13,14 +13,14 @@ same input; a transaction that was aborted is written again from the same bytes.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from stream_ocpdl.errors import ConfigError, Stopped
+from stream_ocpdl.errors import ConfigError, Fenced, OcpdlError, Stopped
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.checkpoint import CheckpointStore, manifest_of
 from stream_ocpdl.stream.messages import DeadLetter, Output
 from stream_ocpdl.stream.pipeline import Pipeline
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import CrashPoint, Journal, Outbox, Said, Source, no_crash
-from stream_ocpdl.stream.recovery import Recovered, Report, recover, starts
+from stream_ocpdl.stream.recovery import Follower, Recovered, Report, recover, starts
 
 POLLED = 256
 """Records to ask for in one poll, at least: few calls, and all partitions get their turn."""
@@ -39,6 +39,8 @@ class Ports:
     stopping: Callable[[], bool]
     report: Report
     at: CrashPoint = no_crash
+    since: float | None = None
+    """When it was asked to run, by the same clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class Service:
     ports: Ports
     pace: Pace = field(default_factory=Pace)
     workers: Workers = SERIAL
+    warm: Callable[[], Follower | None] = lambda: None
+    """Asked once every predecessor is fenced: a replay that has come far already."""
     refused: int = 0
     next_said: int = 1
 
@@ -91,17 +95,32 @@ class Service:
         A new model begins its journal.
         """
         ports = self.ports
-        found: Recovered = recover(
-            self.plan, ports.source, ports.journal, ports.store, ports.report, self._between_replays, self.workers
-        )
+        found, standby = self._found()
         pipeline = Pipeline(self.plan, found.progress, ports.source.identity, self.workers)
         offset = found.journal_offset
         if offset < 0:
             offset = ports.outbox.commit([pipeline.genesis()], pipeline.progress.resume)
         ports.source.start(starts(pipeline.progress, ports.source))
         t = pipeline.progress.state.t
-        ports.report(Said(f"ready at step {t}, {found.replayed} steps replayed", step=t, replayed=found.replayed))
-        return pipeline, offset, pipeline.progress.state.t - found.replayed
+        seconds = round(ports.now() - ports.since, 3) if ports.since is not None else None
+        fields = {"step": t, "replayed": found.replayed, "standby": standby, "seconds": seconds}
+        ports.report(Said(f"ready at step {t}, {found.replayed} steps replayed", **fields))
+        return pipeline, offset, t - found.replayed
+
+    def _found(self) -> tuple[Recovered, str]:
+        """Where the model stands: the tail of the journal if somebody has followed it, or all that is needed of it."""
+        ports, follower = self.ports, self.warm()
+        if follower is not None:
+            follower.on_record = self._between_replays
+            try:
+                return follower.catch_up(), "warm"
+            except (Stopped, Fenced):
+                raise
+            except OcpdlError as error:
+                ports.report(f"what was followed cannot be used, and is begun again: {error}")
+        return recover(
+            self.plan, ports.source, ports.journal, ports.store, ports.report, self._between_replays, self.workers
+        ), "cold"
 
     def _between_replays(self, *_: object) -> None:
         self.ports.at("in-replay")

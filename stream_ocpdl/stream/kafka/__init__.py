@@ -25,6 +25,7 @@ from stream_ocpdl.stream.kafka.admin import (
     topic_id,
 )
 from stream_ocpdl.stream.kafka.connection import LARGEST, Connection, check_options, reach
+from stream_ocpdl.stream.kafka.election import Election
 from stream_ocpdl.stream.kafka.reading import (
     KafkaSource,
     committed,
@@ -40,6 +41,7 @@ __all__ = [
     "LARGEST",
     "Connection",
     "Described",
+    "Election",
     "KafkaSource",
     "Row",
     "Transactions",

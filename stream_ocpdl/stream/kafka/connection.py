@@ -22,6 +22,9 @@ log = logging.getLogger("stream_ocpdl.kafka")
 LARGEST = 64_000_000
 """Bytes of a record, at most: the records of the journal are not cut into pieces."""
 
+OF_GROUPS = ("session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms")
+"""Settings of the members of a group."""
+
 
 @dataclass(frozen=True, slots=True)
 class Connection:
@@ -51,11 +54,15 @@ class Connection:
         """A transactional producer."""
         defaults = {"retry.backoff.ms": 5, "retry.backoff.max.ms": 20, "linger.ms": 1}
         rules = {"transactional.id": transactional_id, "message.max.bytes": LARGEST}
-        return Producer(defaults | self.common() | rules | settings, logger=log)
+        return Producer(defaults | self.alone() | rules | settings, logger=log)
 
     def admin(self) -> AdminClient:
         """An administrator."""
-        return AdminClient(self.common(), logger=log)
+        return AdminClient(self.alone(), logger=log)
+
+    def alone(self) -> dict[str, Any]:
+        """The settings of a client that is in no group; it would complain of the others."""
+        return {name: value for name, value in self.common().items() if name not in OF_GROUPS}
 
     def common(self) -> dict[str, Any]:
         """The settings of every client."""
@@ -76,7 +83,7 @@ def check_options(options: Mapping[str, Any]) -> None:
 def reach(connection: Connection) -> None:
     """Wait for a broker, for as long as there is patience; now and then say why there is none."""
     said: list[KafkaError] = []
-    admin = AdminClient(connection.common() | {"error_cb": said.append, "log_level": 0})
+    admin = AdminClient(connection.alone() | {"error_cb": said.append, "log_level": 0})
     servers, patience, deadline = (
         connection.bootstrap_servers,
         connection.patience,

@@ -19,6 +19,7 @@ from stream_ocpdl.errors import BrokerError, InputLost
 from stream_ocpdl.stream.kafka.admin import partitions_of, topic_id
 from stream_ocpdl.stream.kafka.connection import Connection
 from stream_ocpdl.stream.messages import Headers, Position, Record
+from stream_ocpdl.stream.shards import named, owned
 
 log = logging.getLogger("stream_ocpdl.kafka")
 
@@ -154,13 +155,14 @@ def committed(connection: Connection, group: str, topic: str) -> dict[int, int]:
 
 
 class KafkaSource:
-    """The input of a model, read by assignment."""
+    """The input of a model, or a shard's share of it, read by assignment."""
 
-    def __init__(self, connection: Connection, topic: str, group: str) -> None:
+    def __init__(self, connection: Connection, topic: str, group: str, shard: int = 0, shards: int = 1) -> None:
         self._connection, self._topic = connection, topic
         self._consumer = connection.consumer(**{"group.id": group})
-        self.partitions: Sequence[int] = partitions_of(self._consumer, topic, connection.patience)
-        self.identity = f"{topic} ({topic_id(connection, topic)}, {len(self.partitions)} partitions)"
+        everything = partitions_of(self._consumer, topic, connection.patience)
+        self.partitions: Sequence[int] = owned(everything, shard, shards)
+        self.identity = named(f"{topic} ({topic_id(connection, topic)}, {len(everything)} partitions)", shard, shards)
         self._paused: set[int] = set()
 
     def earliest(self) -> dict[int, int]:
@@ -184,10 +186,10 @@ class KafkaSource:
                 records.append(record_of(message))
         return records
 
-    def positions(self, offsets: Mapping[int, int]) -> tuple[list[TopicPartition], Any]:
-        """Consumed offsets as a transaction takes them."""
+    def positions(self, offsets: Mapping[int, int], token: bytes | None = None) -> tuple[list[TopicPartition], Any]:
+        """Consumed offsets as a transaction takes them; without the token of a member they are nobody's."""
         consumed = [TopicPartition(self._topic, p, offset) for p, offset in offsets.items()]
-        return consumed, self._consumer.consumer_group_metadata()
+        return consumed, self._consumer.consumer_group_metadata() if token is None else token
 
     def close(self) -> None:
         """Leave."""

@@ -1,0 +1,93 @@
+"""A shard's parts, wired to Kafka."""
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stream_ocpdl.config.settings import Settings
+from stream_ocpdl.ocpdl.workers import Workers
+from stream_ocpdl.stream.checkpoint import CheckpointStore, DirectoryStore
+from stream_ocpdl.stream.kafka import Connection, KafkaSource
+from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.ports import CrashPoint, Said, no_crash
+from stream_ocpdl.stream.recovery import Follower
+from stream_ocpdl.stream.service import Pace, Ports, Service
+from stream_ocpdl.stream.standby import Standby
+from stream_ocpdl.stream.terms import Term
+from stream_ocpdl.stream.topics import TopicJournal, TopicOutbox, TopicStore, nothing
+
+log = logging.getLogger("stream_ocpdl")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardWork:
+    """How a shard is written, or followed, with these settings."""
+
+    settings: Settings
+    plan: Plan
+    pace: Pace
+    connection: Connection
+    workers: Workers
+    at: CrashPoint = no_crash
+
+    def run(self, term: Term, warm: Callable[[], Follower | None]) -> None:
+        """Write it, for as long as the term lasts."""
+        shard, topics = term.shard, self.settings.topics()
+        with ExitStack() as stack:
+            source = stack.enter_context(closing(self._source(shard)))
+
+            def warmed() -> Follower | None:
+                follower = warm()
+                if follower is not None and isinstance(follower.source, KafkaSource):
+                    stack.callback(follower.source.close)
+                return follower
+
+            outbox = TopicOutbox(self.connection, topics, self.settings.model, source, self.at, term, shard)
+            ports = Ports(
+                source=source,
+                journal=TopicJournal(self.connection, topics.journal, shard),
+                outbox=outbox,
+                store=self._store(shard, self.at, term.check),
+                now=time.monotonic,
+                stopping=term.ending,
+                report=self._report(shard),
+                at=self.at,
+                since=term.began,
+            )
+            service = Service(replace(self.plan, shard=shard), ports, self.pace, self.workers, warmed)
+            t = service.run().progress.state.t
+        self._report(shard)(Said(f"stopped after step {t}", step=t))
+
+    def follow(self, shard: int) -> Standby | None:
+        """Follow it, if that is wanted."""
+        if self.settings.standby == "cold":
+            return None
+
+        def begin() -> tuple[Follower, TopicJournal, CheckpointStore]:
+            journal = TopicJournal(self.connection, self.settings.topics().journal, shard)
+            plan, source = replace(self.plan, shard=shard), self._source(shard)
+            return Follower(plan, source, journal, nothing_said, workers=self.workers), journal, self._store(shard)
+
+        return Standby(shard, begin, self._report(shard))
+
+    def _source(self, shard: int) -> KafkaSource:
+        return KafkaSource(self.connection, self.settings.topic, self.settings.model, shard, self.settings.shards)
+
+    def _store(self, shard: int, at: CrashPoint = no_crash, check: Callable[[], None] = nothing) -> CheckpointStore:
+        settings = self.settings
+        if settings.checkpoints == "topic":
+            return TopicStore(self.connection, settings.topics().state, settings.model, at, check, shard)
+        return DirectoryStore(Path(settings.checkpoints), settings.model, at, shard if settings.shards > 1 else None)
+
+    def _report(self, shard: int) -> Callable[[str], None]:
+        def report(said: str) -> None:
+            log.info("%s", said, extra={"shard": shard} | getattr(said, "fields", {}))
+
+        return report
+
+
+def nothing_said(_: str) -> None:
+    """A follower is quiet."""
