@@ -72,7 +72,7 @@ def serve(settings: Settings, plan: Plan, pace: Pace, connection: Connection, cr
     stop = Stop()  # before this there is nothing to finish, and a signal ends the process at once
     with Workers(settings.threads or processors()) as workers:
         warm_up(plan.problem, workers)
-        work = ShardWork(settings, plan, pace, connection, workers, at)
+        work = ShardWork(settings, plan, pace, connection, workers, report, at)
         with closing(Election(connection, topics.journal, settings.model)) as election:
             Replica(election, work, settings.shards, stop, report).run()
 

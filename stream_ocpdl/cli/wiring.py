@@ -1,6 +1,5 @@
 """A shard's parts, wired to Kafka."""
 
-import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -13,13 +12,11 @@ from stream_ocpdl.stream.checkpoint import CheckpointStore, DirectoryStore
 from stream_ocpdl.stream.kafka import Connection, KafkaSource
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import CrashPoint, Said, no_crash
-from stream_ocpdl.stream.recovery import Follower
+from stream_ocpdl.stream.recovery import Follower, Report
 from stream_ocpdl.stream.service import Pace, Ports, Service
 from stream_ocpdl.stream.standby import Standby
 from stream_ocpdl.stream.terms import Term
 from stream_ocpdl.stream.topics import TopicJournal, TopicOutbox, TopicStore, nothing
-
-log = logging.getLogger("stream_ocpdl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +28,7 @@ class ShardWork:
     pace: Pace
     connection: Connection
     workers: Workers
+    report: Report
     at: CrashPoint = no_crash
 
     def run(self, term: Term, warm: Callable[[], Follower | None]) -> None:
@@ -82,9 +80,9 @@ class ShardWork:
             return TopicStore(self.connection, settings.topics().state, settings.model, at, check, shard)
         return DirectoryStore(Path(settings.checkpoints), settings.model, at, shard if settings.shards > 1 else None)
 
-    def _report(self, shard: int) -> Callable[[str], None]:
+    def _report(self, shard: int) -> Report:
         def report(said: str) -> None:
-            log.info("%s", said, extra={"shard": shard} | getattr(said, "fields", {}))
+            self.report(Said(said, **{"shard": shard} | getattr(said, "fields", {})))
 
         return report
 

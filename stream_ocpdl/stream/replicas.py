@@ -110,9 +110,10 @@ class Replica:
         """Work until told to stop; raises the error of a runner after the others have finished."""
         while not self._stopping() and self._error is None:  # 1
             self._poll()
-            self._begin()
-            self._stay_away()
-            self._stand_by()
+            if self._error is None:
+                self._begin()
+                self._stay_away()
+                self._stand_by()
         self._finish()
         if self._error is not None:
             raise self._error
