@@ -69,7 +69,7 @@ class ShardWork:
             plan, source = replace(self.plan, shard=shard), self._source(shard)
             return Follower(plan, source, journal, nothing_said, workers=self.workers), journal, self._store(shard)
 
-        return Standby(shard, begin, self._report(shard))
+        return Standby(shard, begin, self._report(shard), far=2 * self.pace.checkpoint_every)
 
     def _source(self, shard: int) -> KafkaSource:
         return KafkaSource(self.connection, self.settings.topic, self.settings.model, shard, self.settings.shards)

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 
 from stream_ocpdl.errors import Fenced
 
+PATIENCE = 1.0
+"""Seconds to wait for the token of the next generation."""
+
 
 @dataclass(slots=True, eq=False)
 class Term:
@@ -25,6 +28,8 @@ class Term:
     lost: bool = False
     idle: threading.Event = field(default_factory=threading.Event)
     """Set for as long as nobody works in this term."""
+
+    _shown: bytes = b""
 
     def __post_init__(self) -> None:
         self.idle.set()
@@ -47,10 +52,14 @@ class Term:
         self.check()
         return self.finishing
 
-    def show(self) -> bytes:
-        """The token, for as long as there is one."""
+    def show(self, refused: bool = False) -> bytes:
+        """The token, for as long as there is one. If the last was refused, wait a moment for the next."""
+        deadline = time.monotonic() + PATIENCE
+        while refused and self.token == self._shown and not self.lost and time.monotonic() < deadline:
+            time.sleep(0.02)
         self.check()
-        return self.token
+        self._shown = self.token
+        return self._shown
 
 
 def await_end(terms: Iterable[Term], seconds: float) -> None:

@@ -90,6 +90,10 @@ class TopicJournal:
         for found in read_committed(self._connection, self._topic, self._shard, start):
             yield found.position.offset, found.value or b""
 
+    def end(self) -> int:
+        """The offset after its last record."""
+        return watermarks(self._connection, self._topic, [self._shard])[self._shard][1]
+
     def follow(self, start: int, ended: Callable[[], bool]) -> Iterator[tuple[int, bytes]]:
         """The same, and then those that are still to come, until told to end."""
         for found in follow(self._connection, self._topic, {self._shard: start}, ended):
@@ -125,8 +129,8 @@ class TopicOutbox:
             for output in outputs:
                 yield from self._rows(output)
 
-        def consumed() -> tuple[list[Any], Any]:
-            return self._source.positions(positions, self._term.show() if self._term else None)
+        def consumed(refused: bool) -> tuple[list[Any], Any]:
+            return self._source.positions(positions, self._term.show(refused) if self._term else None)
 
         return self._transactions.write(records, consumed, self._at)
 

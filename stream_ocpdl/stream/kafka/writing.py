@@ -37,6 +37,9 @@ REBALANCED = (
 """What it is told when the group has another generation than the transaction. Whether the shard is still ours, the next
 attempt finds out."""
 
+PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+"""What becomes of the records of a transaction that is aborted."""
+
 
 class Row(NamedTuple):
     """A record to be written."""
@@ -142,13 +145,13 @@ class Transactions:
     def write(
         self,
         records: Callable[[], Iterable[Row]],
-        consumed: Callable[[], tuple[list[TopicPartition], Any]] | None = None,
+        consumed: Callable[[bool], tuple[list[TopicPartition], Any]] | None = None,
         at: CrashPoint = no_crash,
     ) -> int:
         """One transaction of records and consumed offsets; the offset of the last record.
 
         Written again from the start, with the same bytes, for as long as it is aborted and there is patience; the
-        offsets are asked for each time, for they come with who we are in the group.
+        offsets are asked for each time, for they come with who we are in the group, and whether that was refused.
         """
         deadline = self._deadline()
         watchdog = threading.Timer(2 * self._patience, self._abandon, [f"{self.id}: a call into the client hangs"])
@@ -165,11 +168,13 @@ class Transactions:
 
     def _write(self, records: Callable[[], Iterable[Row]], consumed: Any, at: CrashPoint, deadline: float) -> int:
         again = Backoff(f"{self.id}: a transaction is aborted and written again")
+        refused = False
         while True:
             began = time.monotonic()
             try:
-                written = self._attempt(records, consumed, at, deadline)
+                written = self._attempt(records, consumed and partial(consumed, refused), at, deadline)
             except _Aborted as why:
+                refused = why.rebalanced
                 if time.monotonic() > deadline:
                     raise BrokerError(f"no transaction of {self.id} went through: {why}") from why
                 again.wait(str(why), began)
@@ -183,7 +188,7 @@ class Transactions:
         def report(error: KafkaError | None, message: Message) -> None:
             if error is None:
                 last.append(cast(int, message.offset()))
-            else:
+            elif error.code() not in PURGED:
                 log.warning("%s: a record was not delivered: %s", self.id, error.str())
 
         self._check()
@@ -244,7 +249,7 @@ class Transactions:
             ) from raised
         if error.txn_requires_abort() or error.code() in REBALANCED:
             self._insist(partial(self._producer.abort_transaction, self._timeout), deadline)
-            raise _Aborted(error.str()) from raised
+            raise _Aborted(error.str(), error.code() in REBALANCED) from raised
         if error.fatal() or not error.retriable():
             raise BrokerError(f"{self.id}: {error.str()}") from raised
         if time.monotonic() > deadline:
@@ -258,3 +263,7 @@ class Transactions:
 
 class _Aborted(OcpdlError):
     """The transaction was aborted; the same one may be written again."""
+
+    def __init__(self, why: str, rebalanced: bool) -> None:
+        super().__init__(why)
+        self.rebalanced = rebalanced
