@@ -1,7 +1,8 @@
 """The kill test: a stream learned under SIGKILLs and learned undisturbed must leave the same traces.
 
     1. A stream goes to a temporary topic, some of it poison, for as long as the kills last.
-    2. A service learns it and is killed at random instants and at named crash points, and started again each time.
+    2. A service learns it and is killed at random instants and at named crash points, and started again each time; or
+       several replicas of it come and go in a storm, and some of them are frozen until they are given up (`storm`).
     3. In canonical order another service learns the same topic undisturbed.
     4. What each left is examined (`evidence`): every code, dead letter and snapshot published once and as a replay of
        the journal from scratch finds it, every input learned or refused, positions at the end, the state that of the
@@ -11,17 +12,12 @@ It knows the service only as a process, as an operator does, and reads the topic
 """
 
 import random
-import signal
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,16 +26,14 @@ from stream_ocpdl.config.clients import Kafka
 from stream_ocpdl.config.settings import BatchingSettings, Input, PaceSettings, ProblemSettings, Settings
 from stream_ocpdl.errors import OcpdlError
 from stream_ocpdl.evidence import Evidence, examine
+from stream_ocpdl.lives import Life, VerificationFailed
 from stream_ocpdl.ocpdl.learner import warm_up
+from stream_ocpdl.storm import Weather
 from stream_ocpdl.stream.kafka import Connection, committed, create_topics, delete_topics, produce, watermarks
 from stream_ocpdl.stream.messages import Code, Tensor, split
 
 CRASH_POINTS = ("before-produce", "after-produce", "before-commit", "after-commit", "in-checkpoint", "in-replay")
 SHAPE, RANK, BATCH = (6, 5, 4), 3, 8
-
-
-class VerificationFailed(OcpdlError):
-    """The service did not do what it is started for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +48,12 @@ class Trial:
     """Full batches in canonical order; else batches that linger, in order of arrival."""
     seed: int = 0
     shards: int = 1
+    replicas: int = 1
+    """Processes at once, in a storm."""
+    storm: float = 0.0
+    """Seconds for which replicas come and go."""
+    zombies: int = 0
+    """How often the owner of a shard is frozen past its session."""
     session_ms: int = 6000
     """After which a replica that was killed is missed: the least that a broker takes by default."""
     seconds_a_life: float = 3.0
@@ -73,6 +73,10 @@ class Verdict:
     crash_points: list[str] = field(default_factory=list)
     state: str = ""
     seconds: float = 0.0
+    ends: dict[str, int] = field(default_factory=dict)
+    """How replicas ended in a storm: terminated, killed, frozen."""
+    takeovers: dict[str, list[float]] = field(default_factory=dict)
+    """Warm and cold: the seconds from an election to the first poll."""
     failures: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -92,6 +96,10 @@ def verify(trial: Trial) -> Verdict:
     try:
         feed = _Feed(trial, connection, models[0].topic)
         _disturb(trial, models[0], verdict)
+        if trial.storm or trial.zombies:
+            weather = Weather(models[0], trial.replicas, trial.session_ms / 1000, trial.seed, trial.report)
+            weather.rage(trial.storm, trial.zombies)
+            verdict.ends, verdict.takeovers = dict(weather.ends), dict(weather.takeovers)
         verdict.inputs = feed.end()
         for settings in models:
             _finish(trial, settings)
@@ -246,7 +254,7 @@ def _tensor(trial: Trial, k: int, partition: int) -> bytes:
 def _disturb(trial: Trial, settings: Settings, verdict: Verdict) -> None:
     """One life for each crash point and each random kill, in random order."""
     chance = random.Random(trial.seed)  # noqa: S311  (instants, not secrets)
-    deaths = [*CRASH_POINTS, *["random"] * trial.kills]
+    deaths = [*(CRASH_POINTS if trial.kills else ()), *["random"] * trial.kills]
     chance.shuffle(deaths)
     lives = 0
     while deaths:
@@ -254,15 +262,15 @@ def _disturb(trial: Trial, settings: Settings, verdict: Verdict) -> None:
         point = deaths.pop()
         if point == "random":
             trial.report(f"life {lives}: killed at random")
-            with _Process(settings) as life:
-                _sleep_or_raise(life, chance.uniform(0.0, 2 * trial.seconds_a_life))
-                life.kill()
+            with Life(settings) as life:
+                life.sleep(chance.uniform(0.0, 2 * trial.seconds_a_life))
+                life.process.kill()
             verdict.random_kills += 1
         else:
             trial.report(f"life {lives}: killed {point}")
             visit = 1 if point.startswith("in-") else chance.randint(1, 5)
-            with _Process(settings, "--crash-at", f"{point}:{visit}") as life:
-                died = _dies(life, point)
+            with Life(settings, "--crash-at", f"{point}:{visit}") as life:
+                died = life.dies(point)
             if died:
                 verdict.crash_points.append(point)
             else:  # nothing to replay this time; it ends at random, and leaves something to the next
@@ -274,58 +282,12 @@ def _finish(trial: Trial, settings: Settings) -> None:
     connection = Connection(settings.bootstrap_servers)
     goals = {p: high for p, (_, high) in watermarks(connection, settings.topic, range(trial.partitions)).items()}
     trial.report(f"{settings.model.rsplit('.', 1)[1]}: learning to the end")
-    with _Process(settings) as life:
+    with Life(settings) as life:
         deadline = time.monotonic() + 300
         while committed(connection, settings.model, settings.topic) != goals:
-            _sleep_or_raise(life, 0.2)
+            life.sleep(0.2)
             if time.monotonic() > deadline:
                 raise VerificationFailed(f"{settings.model} did not reach the end of its input in 300 s")
-        life.send_signal(signal.SIGTERM)
-        if life.wait(60) != 0:
-            raise VerificationFailed(f"{settings.model} ended with code {life.returncode} after SIGTERM")
-
-
-class _Process:
-    """The service as a process; whatever is left of it at the end is killed."""
-
-    def __init__(self, settings: Settings, *more: str) -> None:
-        self._directory = tempfile.TemporaryDirectory()
-        path = Path(self._directory.name)
-        settings.save(path / "service.json")
-        command = [sys.executable, "-m", "stream_ocpdl", "run", "--config", str(path / "service.json"), *more]
-        self._log = (path / "log").open("w+b")
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=self._log)  # noqa: S603
-
-    def __enter__(self) -> subprocess.Popen[bytes]:
-        return self._process
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        self._process.kill()
-        self._process.wait()
-        if isinstance(error, VerificationFailed):
-            self._log.seek(0)
-            error.add_note(self._log.read().decode(errors="replace")[-4000:])
-        self._log.close()
-        self._directory.cleanup()
-
-
-def _sleep_or_raise(life: subprocess.Popen[bytes], seconds: float) -> None:
-    """Sleep, unless the service ends by itself."""
-    try:
-        life.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return
-    raise VerificationFailed(f"the service ended by itself with code {life.returncode}")
-
-
-def _dies(life: subprocess.Popen[bytes], point: str) -> bool:
-    """Wait for the crash point; false if a replay that is to be interrupted does not come."""
-    try:
-        life.wait(15 if point == "in-replay" else 120)
-    except subprocess.TimeoutExpired:
-        if point == "in-replay":
-            return False
-        raise VerificationFailed(f"the crash point {point} was not reached in 120 s") from None
-    if life.returncode != -signal.SIGKILL:
-        raise VerificationFailed(f"the service ended by itself with code {life.returncode} before {point}")
-    return True
+        life.process.terminate()
+        if life.process.wait(60) != 0:
+            raise VerificationFailed(f"{settings.model} ended with code {life.process.returncode} after SIGTERM")

@@ -39,6 +39,8 @@ LAYERS = [
     {"config.settings"},
     {"config.places"},
     {"config.loading", "config.reference", "config.validation", "evidence"},
+    {"lives"},
+    {"storm"},
     {"verification"},
     {"cli.options", "cli.wiring"},
     {"cli.config", "cli.demo", "cli.run", "cli.topics", "cli.validate", "cli.verify"},
