@@ -153,6 +153,13 @@ class Life:
         text = self._log.read_text()
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
+    @property
+    def text(self):
+        return self._log.read_text()
+
+    def count(self, pattern):
+        return sum(bool(re.search(pattern, line["event"])) for line in self.lines)
+
     def has(self, pattern, count=1, seconds=30.0):
         """Wait for a line, for the so many-th time, and give it."""
 

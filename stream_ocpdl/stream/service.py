@@ -102,8 +102,9 @@ class Service:
             offset = ports.outbox.commit([pipeline.genesis()], pipeline.progress.resume)
         ports.source.start(starts(pipeline.progress, ports.source))
         t = pipeline.progress.state.t
-        seconds = round(ports.now() - ports.since, 3) if ports.since is not None else None
-        fields = {"step": t, "replayed": found.replayed, "standby": standby, "seconds": seconds}
+        fields = {"step": t, "replayed": found.replayed, "standby": standby}
+        if ports.since is not None:
+            fields["seconds"] = round(ports.now() - ports.since, 3)
         ports.report(Said(f"ready at step {t}, {found.replayed} steps replayed", **fields))
         return pipeline, offset, t - found.replayed
 
