@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from stream_ocpdl.stream.kafka import backoff
-from stream_ocpdl.stream.kafka.backoff import MOST, Backoff
+from stream_ocpdl.stream.kafka.backoff import MOST, Backoff, Seldom
 
 
 @pytest.fixture
@@ -58,3 +58,19 @@ def test_a_call_that_failed_after_long_is_said_at_once(clock, caplog):
     Backoff("x").wait("timed out", began=now[0] - 10)
 
     assert "for 10 s: timed out" in caplog.text
+
+
+def test_librdkafka_is_heard_seldom(clock, caplog):
+    """A thousand lines of a kind are one every ten seconds, with how many were not said; other kinds are heard."""
+    now, _ = clock
+    log = logging.getLogger("stream_ocpdl.kafka.client.test")
+    log.addFilter(Seldom())
+    for _ in range(1000):
+        log.error("%s [%s] %s", "FAIL", "rdkafka#producer-1", "Connect failed")
+        log.error("%s [%s] %s", "TXNERR", "rdkafka#producer-1", "aborted")
+        now[0] += 0.011
+
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 4
+    assert said[0] == "FAIL [rdkafka#producer-1] Connect failed"
+    assert said[2].startswith("FAIL [rdkafka#producer-1] Connect failed (and 9")

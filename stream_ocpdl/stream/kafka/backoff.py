@@ -8,6 +8,9 @@ log = logging.getLogger("stream_ocpdl.kafka")
 LEAST, MOST = 0.05, 3.0
 """Seconds of a pause."""
 
+SELDOM = 10.0
+"""Seconds between two lines of librdkafka of one kind: with a broker away it has a hundred to say each second."""
+
 QUIET = 1.0
 """Seconds of trouble that nobody has to hear about."""
 
@@ -36,3 +39,29 @@ class Backoff:
         if self._since is not None and self._said:
             log.info("%s: works again after %.0f s", self._who, time.monotonic() - self._since)
         self._since = None
+
+
+class Seldom(logging.Filter):
+    """Lets a line of librdkafka pass if none of its kind has for a while; it says how many did not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kinds: dict[str, tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Kinds are told by the first word, such as FAIL or TXNERR."""
+        said, now = record.getMessage(), time.monotonic()
+        kind = said.partition(" ")[0]
+        since, dropped = self._kinds.get(kind, (now - SELDOM, 0))
+        if now - since < SELDOM:
+            self._kinds[kind] = since, dropped + 1
+            return False
+        self._kinds[kind] = now, 0
+        if dropped:
+            record.msg, record.args = f"{said} (and {dropped} more of the kind before)", ()
+        return True
+
+
+client_log = logging.getLogger("stream_ocpdl.kafka.client")
+"""For what librdkafka says."""
+client_log.addFilter(Seldom())

@@ -16,6 +16,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from stream_ocpdl.errors import BrokerError, ConfigError
+from stream_ocpdl.stream.kafka.backoff import client_log
 
 log = logging.getLogger("stream_ocpdl.kafka")
 
@@ -48,17 +49,17 @@ class Connection:
             "auto.offset.reset": "error",
             "isolation.level": "read_committed",
         }
-        return Consumer(defaults | self.common() | rules | settings, logger=log)
+        return Consumer(defaults | self.common() | rules | settings, logger=client_log)
 
     def producer(self, transactional_id: str, **settings: Any) -> Producer:
         """A transactional producer."""
         defaults = {"retry.backoff.ms": 5, "retry.backoff.max.ms": 20, "linger.ms": 1}
         rules = {"transactional.id": transactional_id, "message.max.bytes": LARGEST}
-        return Producer(defaults | self.alone() | rules | settings, logger=log)
+        return Producer(defaults | self.alone() | rules | settings, logger=client_log)
 
     def admin(self) -> AdminClient:
         """An administrator."""
-        return AdminClient(self.alone(), logger=log)
+        return AdminClient(self.alone(), logger=client_log)
 
     def alone(self) -> dict[str, Any]:
         """The settings of a client that is in no group; it would complain of the others."""
@@ -66,7 +67,8 @@ class Connection:
 
     def common(self) -> dict[str, Any]:
         """The settings of every client."""
-        return {"bootstrap.servers": self.bootstrap_servers, "enable.metrics.push": False, **self.options}
+        quiet = {"enable.metrics.push": False, "log.connection.close": False}
+        return {"bootstrap.servers": self.bootstrap_servers, **quiet, **self.options}
 
 
 def check_options(options: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from confluent_kafka import (
 )
 
 from stream_ocpdl.errors import BrokerError, Fenced, OcpdlError
-from stream_ocpdl.stream.kafka.backoff import Backoff
+from stream_ocpdl.stream.kafka.backoff import Backoff, client_log
 from stream_ocpdl.stream.kafka.connection import LARGEST, Connection
 from stream_ocpdl.stream.messages import Headers
 from stream_ocpdl.stream.ports import CrashPoint, no_crash
@@ -64,7 +64,7 @@ class Writer:
             "queue.buffering.max.kbytes": max(1, queue_bytes // 1000),
             "delivery.timeout.ms": int(1000 * connection.patience),
         }
-        self._producer = Producer({"linger.ms": 5} | connection.alone() | rules, logger=log)
+        self._producer = Producer({"linger.ms": 5} | connection.alone() | rules, logger=client_log)
         self._patience = connection.patience
         self._failed: list[str] = []
 
