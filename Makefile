@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH := $(VENV)/.ready-bench
 
-.PHONY: help demo test test-unit lint bench reference lock clean
+.PHONY: help demo test test-slow test-unit lint bench reference lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -16,6 +16,9 @@ demo: $(READY) ## learn a dictionary from a stream and watch it converge
 
 test: $(READY) ## all tests
 	$(BIN)/python -m pytest
+
+test-slow: $(READY) ## the tests that take minutes: brokers that die, replicas in a storm
+	OCPDL_SLOW=1 $(BIN)/python -m pytest -m slow
 
 test-unit: $(READY) ## the tests that need no broker
 	$(BIN)/python -m pytest -m "not broker"

@@ -90,12 +90,16 @@ class Past:
 @contextmanager
 def past(connection: Connection, plan: Plan, store: CheckpointStore, threads: int, say: Say) -> Iterator[Past]:
     """The past of the model on a broker."""
-    topics = Topics.of(plan.model, plan.topic)
-    journal = TopicJournal(connection, topics.journal)
+    topics = Topics.of(plan.model, plan.topic, plan.shards)
+    journal = TopicJournal(connection, topics.journal, plan.shard)
     base = begun(plan, journal)
     if base is None:
         raise LineageError(f"{topics.journal} is empty: the model has not begun")
-    with closing(KafkaSource(connection, topics.input, f"{plan.model}.replay")) as source, Workers(threads) as workers:
+    group = f"{plan.model}.replay"
+    with (
+        closing(KafkaSource(connection, topics.input, group, plan.shard, plan.shards)) as source,
+        Workers(threads) as workers,
+    ):
         yield Past(base, source, journal, ReadOnly(store), workers, say)
 
 
@@ -113,7 +117,7 @@ class Audit:
 
     def see(self, progress: Progress, record: JournalRecord) -> None:
         """Compare the snapshots of this record, if there are any."""
-        version = Version(self.plan.model, progress.state.t, epoch=progress.epoch)
+        version = Version(self.plan.model, progress.state.t, self.plan.shard, progress.epoch)
         if version in self.published and record.event in ("step", "rollback"):
             software, wanted = self.published[version]
             made = Snapshot.from_bytes(snapshot(self.plan, progress, record.weight, self.identity).value)
@@ -124,7 +128,8 @@ class Audit:
     def unchecked(self) -> list[Version]:
         """Those that the replay did not come to."""
         seen = {*self.agree, *self.differ}
-        return [version for version in self.published if version not in seen]
+        mine = [version for version in self.published if version.shard == self.plan.shard]
+        return [version for version in mine if version not in seen]
 
 
 class _Progress:

@@ -23,8 +23,8 @@
     3   the data
     4   the history: journal, checkpoints and settings do not belong together, or input is gone
     5   another process has taken over
-    6   the broker, or the way to it; or no service that answers a request
     9   too much of the input was refused, see `refusals`
+   10   told a second time to stop: ended at once; nothing is lost, what was not committed is learned again
 
 `validate` tells its layers apart: 2 is syntax (YAML, names, types), 7 semantics, 6 the connection, 8 the topics; and
 `topics check` ends with 8.
@@ -35,6 +35,10 @@ place and the result was not finite.
 
 SEMANTICS, TOPICS = 7, 8
 """What `validate` ends with where `run` ends with 2: each setting is well-formed, but …"""
+
+
+IMPATIENT = 10
+"""What a process ends with that was told a second time to stop."""
 
 
 class OcpdlError(Exception):

@@ -7,7 +7,7 @@ snapshot. Then it is compared with what was published, and with what the newest 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.ocpdl.results import Step
@@ -16,13 +16,13 @@ from stream_ocpdl.stream.checkpoint import NoStore
 from stream_ocpdl.stream.genesis import begun
 from stream_ocpdl.stream.intake import Intake
 from stream_ocpdl.stream.kafka import Connection, KafkaSource, committed, partitions_of_topic, read_committed
-from stream_ocpdl.stream.messages import JournalRecord, Position, Record
+from stream_ocpdl.stream.messages import JournalRecord, Manifest, Position, Record
 from stream_ocpdl.stream.outputs import codes, dead_letter, shown, snapshot
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.progress import Progress
 from stream_ocpdl.stream.recovery import Recovery
 from stream_ocpdl.stream.replaying import replay_all
-from stream_ocpdl.stream.topics import TopicJournal, Topics, TopicStore
+from stream_ocpdl.stream.topics import TopicJournal, TopicStore
 
 
 @dataclass(slots=True)
@@ -40,39 +40,65 @@ class Evidence:
 
 
 def examine(connection: Connection, settings: Settings) -> Evidence:
-    """Compare everything with everything."""
-    plan, topics = settings.plan(), Topics.of(settings.model, settings.topic)
+    """Compare everything with everything, shard by shard where they have something of their own."""
+    plan, topics, found = settings.plan(), settings.topics(), Evidence()
     inputs = {record.position: record for record in all_records(connection, settings.topic)}
-    found = Evidence()
-    with closing(KafkaSource(connection, settings.topic, f"{settings.model}.examined")) as source:
-        journal = TopicJournal(connection, topics.journal)
-        plan = begun(plan, journal) or plan
-        wanted = Expected(plan, source.identity)
-        world = Recovery(source, journal, NoStore(), lambda _: None, wanted.after_record)
-        replayed = replay_all(plan, world)
-        records = [JournalRecord.from_bytes(value) for _, value in journal.read()]
-    found.steps, found.state = replayed.progress.state.t, replayed.progress.state.digest()
-    found.learned, found.codes = wanted.learned.total(), Counter(_values(connection, topics.codes))
+    shards = [_replay(connection, settings, shard) for shard in range(settings.shards)]
+    found.steps = sum(shard.progress.state.t for shard in shards)
+    found.state = " ".join(shard.progress.state.digest() for shard in shards)
+    learned = Counter(position for shard in shards for position in shard.expected.learned.elements())
+    found.learned, found.codes = learned.total(), Counter(_values(connection, topics.codes))
     found.dead_letters = Counter(_values(connection, topics.dead_letters))
-    refused = [entry for record in records for entry in record.refused]
+    refused = [entry for shard in shards for record in shard.records for entry in record.refused]
     letters = Counter(
         dead_letter(plan, inputs[Position(r.partition, r.offset)], r.error, r.reason).value for r in refused
     )
     places = Counter(Position(r.partition, r.offset) for r in refused)
+    wanted, snapshots = (
+        sum((getattr(shard.expected, name) for shard in shards), Counter[bytes]()) for name in ("codes", "snapshots")
+    )
+    resume = {p: offset for shard in shards for p, offset in shard.records[-1].resume.items()}
 
     def check(holds: bool, promise: str) -> None:
         if not holds:
             found.broken.append(promise)
 
-    check(found.codes == wanted.codes, "every code is published once, as a replay finds it")
+    check(found.codes == wanted, "every code is published once, as a replay finds it")
     check(found.dead_letters == letters, "every refused input is one dead letter, with its bytes")
-    check(Counter(_values(connection, topics.snapshots)) == wanted.snapshots, "every snapshot is published once")
-    check(wanted.learned + places == Counter(inputs.keys()), "every input is in one step or refused")
-    check(committed(connection, settings.model, settings.topic) == records[-1].resume, "positions are the journal's")
-    newest = next(TopicStore(connection, topics.state, settings.model).candidates()).manifest
-    check(newest.link == replayed.progress.link, "the newest checkpoint is of the last step")
-    check(newest.sha256 == found.state, "the state of the newest checkpoint is that of a replay of the journal")
+    check(Counter(_values(connection, topics.snapshots)) == snapshots, "every snapshot is published once")
+    check(learned + places == Counter(inputs.keys()), "every input is in one step or refused")
+    check(committed(connection, settings.model, settings.topic) == resume, "positions are the journal's")
+    for number, shard in enumerate(shards):
+        where = f" (shard {number})" if settings.shards > 1 else ""
+        check(shard.newest.link == shard.progress.link, f"the newest checkpoint is of the last step{where}")
+        same = shard.newest.sha256 == shard.progress.state.digest()
+        check(same, f"the state of the newest checkpoint is that of a replay of the journal{where}")
     return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replayed:
+    """A shard, made again from its journal alone."""
+
+    progress: Progress
+    expected: "Expected"
+    records: list[JournalRecord]
+    newest: Manifest
+    """The newest checkpoint that it wrote."""
+
+
+def _replay(connection: Connection, settings: Settings, shard: int) -> Replayed:
+    topics = settings.topics()
+    journal = TopicJournal(connection, topics.journal, shard)
+    plan = replace(settings.plan(), shard=shard)
+    plan = begun(plan, journal) or plan
+    store = TopicStore(connection, topics.state, settings.model, shard=shard)
+    group = f"{settings.model}.examined"
+    with closing(KafkaSource(connection, settings.topic, group, shard, settings.shards)) as source:
+        wanted = Expected(plan, source.identity)
+        found = replay_all(plan, Recovery(source, journal, NoStore(), lambda _: None, wanted.after_record))
+    records = [JournalRecord.from_bytes(value) for _, value in journal.read()]
+    return Replayed(found.progress, wanted, records, next(store.candidates()).manifest)
 
 
 class Expected:

@@ -1,7 +1,8 @@
 """The kill test: a stream learned under SIGKILLs and learned undisturbed must leave the same traces.
 
     1. A stream goes to a temporary topic, some of it poison, for as long as the kills last.
-    2. A service learns it and is killed at random instants and at named crash points, and started again each time.
+    2. A service learns it and is killed at random instants and at named crash points, and started again each time; or
+       several replicas of it come and go in a storm, and some of them are frozen until they are given up (`storm`).
     3. In canonical order another service learns the same topic undisturbed.
     4. What each left is examined (`evidence`): every code, dead letter and snapshot published once and as a replay of
        the journal from scratch finds it, every input learned or refused, positions at the end, the state that of the
@@ -11,35 +12,28 @@ It knows the service only as a process, as an operator does, and reads the topic
 """
 
 import random
-import signal
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from stream_ocpdl.config.clients import Kafka
 from stream_ocpdl.config.settings import BatchingSettings, Input, PaceSettings, ProblemSettings, Settings
 from stream_ocpdl.errors import OcpdlError
 from stream_ocpdl.evidence import Evidence, examine
+from stream_ocpdl.lives import Life, VerificationFailed
 from stream_ocpdl.ocpdl.learner import warm_up
+from stream_ocpdl.storm import Weather
 from stream_ocpdl.stream.kafka import Connection, committed, create_topics, delete_topics, produce, watermarks
 from stream_ocpdl.stream.messages import Code, Draw, Tensor, split
-from stream_ocpdl.stream.topics import Topics
 
 CRASH_POINTS = ("before-produce", "after-produce", "before-commit", "after-commit", "in-checkpoint", "in-replay")
 SHAPE, RANK, BATCH = (6, 5, 4), 3, 8
-
-
-class VerificationFailed(OcpdlError):
-    """The service did not do what it is started for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +47,15 @@ class Trial:
     canonical: bool = True
     """Full batches in canonical order; else batches that linger, in order of arrival."""
     seed: int = 0
+    shards: int = 1
+    replicas: int = 1
+    """Processes at once, in a storm."""
+    storm: float = 0.0
+    """Seconds for which replicas come and go."""
+    zombies: int = 0
+    """How often the owner of a shard is frozen past its session."""
+    session_ms: int = 6000
+    """After which a replica that was killed is missed: the least that a broker takes by default."""
     seconds_a_life: float = 3.0
     """Mean time from a start to a kill; a start takes about two of them."""
     report: Callable[[str], None] = print
@@ -70,6 +73,10 @@ class Verdict:
     crash_points: list[str] = field(default_factory=list)
     state: str = ""
     seconds: float = 0.0
+    ends: dict[str, int] = field(default_factory=dict)
+    """How replicas ended in a storm: terminated, killed, frozen."""
+    takeovers: dict[str, list[float]] = field(default_factory=dict)
+    """Warm and cold: the seconds from an election to the first poll."""
     failures: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -89,6 +96,10 @@ def verify(trial: Trial) -> Verdict:
     try:
         feed = _Feed(trial, connection, models[0].topic)
         _disturb(trial, models[0], verdict)
+        if trial.storm or trial.zombies:
+            weather = Weather(models[0], trial.replicas, trial.session_ms / 1000, trial.seed, trial.report)
+            weather.rage(trial.storm, trial.zombies)
+            verdict.ends, verdict.takeovers = dict(weather.ends), dict(weather.takeovers)
         verdict.inputs = feed.end()
         for settings in models:
             _finish(trial, settings)
@@ -96,7 +107,7 @@ def verify(trial: Trial) -> Verdict:
         _judge(verdict, [examine(connection, settings) for settings in models])
     finally:
         for settings in models:
-            topics |= Topics.of(settings.model, settings.topic).outputs(1)
+            topics |= settings.topics().outputs(1)
         delete_topics(connection, topics)
     verdict.seconds = time.monotonic() - began
     return verdict
@@ -144,6 +155,8 @@ def _settings(trial: Trial, model: str, topic: str) -> Settings:
         pace=PaceSettings(commit_interval_ms=30, checkpoint_every=25),
         snapshot_every=20,
         digest_every=1,
+        shards=trial.shards,
+        kafka=Kafka(extra={"session.timeout.ms": trial.session_ms}),
     )
 
 
@@ -163,7 +176,9 @@ class _Feed:
         self._ending = threading.Event()
         self._failed: list[OcpdlError] = []
         self._written = 0
-        self._unseen = False
+        self._planned = dict.fromkeys(range(trial.shards), 0)
+        """The tensors of each shard."""
+        self._unseen = dict.fromkeys(range(trial.shards), False)
         """Whether a tensor that is poison was written after the last good one: only the next minibatch finds it out."""
         self._drawn: dict[int, bytes] = {}
         """For each partition the last draw that came in one."""
@@ -185,27 +200,32 @@ class _Feed:
             self._failed.append(error)
 
     def _paced(self) -> Iterator[tuple[int, bytes | None]]:
-        began, planned, rounds = time.monotonic(), 0, 0
+        began, rounds = time.monotonic(), 0
         lines: list[deque[bytes | None]] = [deque() for _ in range(self._trial.partitions)]
-        while not self._ending.is_set() or planned % BATCH or self._unseen or any(lines):
+        while not self._ending.is_set() or not all(map(self._even, self._planned)) or any(lines):
             for partition, line in enumerate(lines):
                 if not line:
-                    values, tensors = self._next(rounds, partition, planned)
-                    self._unseen &= tensors == 0
+                    shard = partition % self._trial.shards
+                    values, tensors = self._next(rounds, partition, shard)
+                    self._unseen[shard] &= tensors == 0
                     line.extend(values)
-                    planned += tensors
+                    self._planned[shard] += tensors
                 yield partition, line.popleft()
                 self._written += 1
             rounds += 1
             self._ending.wait(max(0.0, began + rounds / 100 - time.monotonic()))
 
-    def _next(self, k: int, partition: int, planned: int) -> tuple[list[bytes | None], int]:
+    def _even(self, shard: int) -> bool:
+        """Whether the tensors of a shard fill whole minibatches."""
+        return self._planned[shard] % BATCH == 0 and not self._unseen[shard]
+
+    def _next(self, k: int, partition: int, shard: int) -> tuple[list[bytes | None], int]:
         """The next records of a partition, and how many tensors they make."""
         luck = _chance(self._trial, k, partition).random()
-        if self._ending.is_set() and planned % BATCH == 0 and not self._unseen:
+        if self._ending.is_set() and self._even(shard):
             return [b"the end"], 0
         if luck < 0.02 and not self._ending.is_set():
-            self._unseen |= k % 5 >= 3
+            self._unseen[shard] |= k % 5 >= 3
             return [_poison(k, self._drawn.get(partition))], 0
         value = _draw(self._trial, k, partition)
         if luck > 0.04 or self._ending.is_set():
@@ -241,7 +261,7 @@ def _draw(trial: Trial, k: int, partition: int) -> bytes:
 def _disturb(trial: Trial, settings: Settings, verdict: Verdict) -> None:
     """One life for each crash point and each random kill, in random order."""
     chance = random.Random(trial.seed)  # noqa: S311  (instants, not secrets)
-    deaths = [*CRASH_POINTS, *["random"] * trial.kills]
+    deaths = [*(CRASH_POINTS if trial.kills else ()), *["random"] * trial.kills]
     chance.shuffle(deaths)
     lives = 0
     while deaths:
@@ -249,15 +269,15 @@ def _disturb(trial: Trial, settings: Settings, verdict: Verdict) -> None:
         point = deaths.pop()
         if point == "random":
             trial.report(f"life {lives}: killed at random")
-            with _Process(settings) as life:
-                _sleep_or_raise(life, chance.uniform(0.0, 2 * trial.seconds_a_life))
-                life.kill()
+            with Life(settings) as life:
+                life.sleep(chance.uniform(0.0, 2 * trial.seconds_a_life))
+                life.process.kill()
             verdict.random_kills += 1
         else:
             trial.report(f"life {lives}: killed {point}")
             visit = 1 if point.startswith("in-") else chance.randint(1, 5)
-            with _Process(settings, "--crash-at", f"{point}:{visit}") as life:
-                died = _dies(life, point)
+            with Life(settings, "--crash-at", f"{point}:{visit}") as life:
+                died = life.dies(point)
             if died:
                 verdict.crash_points.append(point)
             else:  # nothing to replay this time; it ends at random, and leaves something to the next
@@ -269,58 +289,12 @@ def _finish(trial: Trial, settings: Settings) -> None:
     connection = Connection(settings.bootstrap_servers)
     goals = {p: high for p, (_, high) in watermarks(connection, settings.topic, range(trial.partitions)).items()}
     trial.report(f"{settings.model.rsplit('.', 1)[1]}: learning to the end")
-    with _Process(settings) as life:
+    with Life(settings) as life:
         deadline = time.monotonic() + 300
         while committed(connection, settings.model, settings.topic) != goals:
-            _sleep_or_raise(life, 0.2)
+            life.sleep(0.2)
             if time.monotonic() > deadline:
                 raise VerificationFailed(f"{settings.model} did not reach the end of its input in 300 s")
-        life.send_signal(signal.SIGTERM)
-        if life.wait(60) != 0:
-            raise VerificationFailed(f"{settings.model} ended with code {life.returncode} after SIGTERM")
-
-
-class _Process:
-    """The service as a process; whatever is left of it at the end is killed."""
-
-    def __init__(self, settings: Settings, *more: str) -> None:
-        self._directory = tempfile.TemporaryDirectory()
-        path = Path(self._directory.name)
-        settings.save(path / "service.json")
-        command = [sys.executable, "-m", "stream_ocpdl", "run", "--config", str(path / "service.json"), *more]
-        self._log = (path / "log").open("w+b")
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=self._log)  # noqa: S603
-
-    def __enter__(self) -> subprocess.Popen[bytes]:
-        return self._process
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        self._process.kill()
-        self._process.wait()
-        if isinstance(error, VerificationFailed):
-            self._log.seek(0)
-            error.add_note(self._log.read().decode(errors="replace")[-4000:])
-        self._log.close()
-        self._directory.cleanup()
-
-
-def _sleep_or_raise(life: subprocess.Popen[bytes], seconds: float) -> None:
-    """Sleep, unless the service ends by itself."""
-    try:
-        life.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return
-    raise VerificationFailed(f"the service ended by itself with code {life.returncode}")
-
-
-def _dies(life: subprocess.Popen[bytes], point: str) -> bool:
-    """Wait for the crash point; false if a replay that is to be interrupted does not come."""
-    try:
-        life.wait(15 if point == "in-replay" else 120)
-    except subprocess.TimeoutExpired:
-        if point == "in-replay":
-            return False
-        raise VerificationFailed(f"the crash point {point} was not reached in 120 s") from None
-    if life.returncode != -signal.SIGKILL:
-        raise VerificationFailed(f"the service ended by itself with code {life.returncode} before {point}")
-    return True
+        life.process.terminate()
+        if life.process.wait(60) != 0:
+            raise VerificationFailed(f"{settings.model} ended with code {life.process.returncode} after SIGTERM")

@@ -10,6 +10,9 @@ from tests.broker.jars import NoBroker, install
 REQUIRED = "OCPDL_REQUIRE_BROKER"
 """Set where a missing broker is a failure and not a reason to skip."""
 
+SLOW = "OCPDL_SLOW"
+"""Set where tests that take minutes are run."""
+
 _state: dict[str, str] = {}
 
 
@@ -51,6 +54,8 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if {"broker", "installed"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("broker")
+        if "slow" in item.keywords and not os.environ.get(SLOW):
+            item.add_marker(pytest.mark.skip(reason=f"it takes minutes; make test-slow, or set {SLOW}"))
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -48,9 +48,9 @@ class Source(KafkaSource):
         self.at = dict(positions)
         super().start(positions)
 
-    def positions(self, offsets):
+    def positions(self, offsets, token=None):
         self.at = dict(offsets)
-        return super().positions(offsets)
+        return super().positions(offsets, token)
 
 
 class Model:
@@ -66,6 +66,7 @@ class Model:
             problem={"shape": [4, 3], "rank": 2},
             batching={"size": 5},
             pace=PACE,
+            kafka={"extra": {"session.timeout.ms": 1000}},
         )
         self.journal = TopicJournal(self.connection, self.topics.journal)
         self.reports = []

@@ -114,5 +114,5 @@ def test_what_the_service_says_has_fields():
     _, reports = serve_world(world, plan("linger", "arrival"), Pace(commit_interval_ms=20))
 
     ready, refused = reports
-    assert ready.fields == {"step": 0, "replayed": 0}
+    assert ready.fields == {"step": 0, "replayed": 0, "standby": "cold"}
     assert refused.fields == {"topic": "input", "partition": 0, "offset": 0}

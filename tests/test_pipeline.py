@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stream_ocpdl import Problem
-from stream_ocpdl.errors import LineageError
+from stream_ocpdl.errors import ConfigError, LineageError
 from stream_ocpdl.stream.assembly import Refusal
 from stream_ocpdl.stream.batching import Batcher, Batching
+from stream_ocpdl.stream.following import Follower
 from stream_ocpdl.stream.items import Item
 from stream_ocpdl.stream.messages import (
     GENESIS,
@@ -27,10 +28,13 @@ from stream_ocpdl.stream.messages import (
 )
 from stream_ocpdl.stream.pipeline import Pipeline
 from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.ports import no_crash
 from stream_ocpdl.stream.progress import beginning, replay
+from stream_ocpdl.stream.recovery import Recovery
 from stream_ocpdl.stream.refusals import Refusals
 from stream_ocpdl.stream.service import Pace
-from tests.fakes import Crash, World, serve
+from stream_ocpdl.stream.shards import named
+from tests.fakes import Crash, Journal, Source, Store, World, serve
 
 PROBLEM = Problem(shape=(4, 3), rank=2, batch_size=5)
 PACE = Pace(commit_interval_ms=20, checkpoint_every=3)
@@ -474,6 +478,65 @@ def test_another_input_is_refused(monkeypatch):
         world.checkpoints = world.checkpoints if checkpoints else []
         with pytest.raises(LineageError, match="the input is another input"):
             serve(world, plan(), PACE)
+
+
+def test_another_number_of_shards_is_refused(monkeypatch):
+    """Journal and checkpoints have it in the identity of their input; the message says which number it was."""
+    for keep in (True, False):
+        world = learned()
+        world.checkpoints = world.checkpoints if keep else []
+        monkeypatch.setattr(Source, "identity", "the input in memory, shard 0 of 2")
+
+        with pytest.raises(LineageError, match=r"begun with shards: 1, and is to have 2 now.*Set shards to 1 again"):
+            serve(world, plan(), PACE)
+        monkeypatch.undo()
+
+
+def test_one_shard_has_the_bits_that_it_had():
+    """The lineage of a model with one shard, and of its dictionaries, is what it was before there were shards."""
+    assert plan().lineage() == plan(shards=2).lineage()
+    assert named("input", 0, 1) == "input"
+    with pytest.raises(ConfigError, match="shard must be a whole number below 2, not 2"):
+        plan(shards=2, shard=2)
+
+
+def test_codes_and_snapshots_name_their_shard():
+    """And snapshots have it as their key, so that compaction keeps the newest of each."""
+    world = World(inputs())
+    serve(world, plan(shard=1, shards=2), PACE)
+
+    assert {code.dictionary.shard for code in world.codes()} == {1}
+    assert {output.key for output in world.written if output.stream == "snapshots"} == {b"1"}
+
+
+def test_a_replay_can_go_on():
+    """Followed record by record while it grows, a journal leads to the same state as in one go; nothing is written."""
+    world = World(inputs(count=20))
+    serve(world, plan(), PACE)
+    follower = Follower(plan(), Recovery(Source(world), Journal(world), Store(world, no_crash), str))
+    first = follower.catch_up()
+    world.input = [a + b for a, b in zip(world.input, inputs(count=20), strict=True)]
+    before = len(world.written), list(world.checkpoints)
+    assert follower.catch_up().replayed == 0
+    assert (len(world.written), world.checkpoints) == before
+    pipeline, _ = serve(world, plan(), PACE)
+    second = follower.catch_up()
+
+    assert first.progress.state.t < second.progress.state.t
+    assert second.progress.state.digest() == pipeline.progress.state.digest()
+    assert second.progress.link == pipeline.progress.link
+    assert second.replayed == second.progress.state.t - first.progress.state.t
+
+
+def test_a_follower_discards_nothing():
+    """A checkpoint that it cannot use is passed over, and stays where it is: that is for the owner to judge."""
+    world = learned()
+    world.checkpoints[0] = (world.checkpoints[0][0], b"damaged")
+    follower = Follower(plan(), Recovery(Source(world), Journal(world), Store(world, no_crash), str))
+    kept = list(world.checkpoints)
+
+    assert follower.catch_up() is not None
+    assert world.checkpoints == kept
 
 
 def test_repeated_delivery_is_noticed():

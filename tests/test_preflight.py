@@ -121,6 +121,28 @@ def test_too_few_partitions(topic, needed):
     )
 
 
+def test_shards():
+    """A partition of the journal for each, two of the state; exactly so many, and none without a share of the input."""
+    names = replace(NAMES, shards=2)
+    layout = {names.input: (2, {})} | names.outputs(2)
+    found = {
+        name: Described(count, 3, USUAL | {"cleanup.policy": "delete"} | config)
+        for name, (count, config) in layout.items()
+    }
+    assert (found[names.journal].partitions, found[names.state].partitions) == (2, 4)
+    assert inspect(names, found, SCRIPTS) == []
+
+    said = [(f.topic, f.what) for f in inspect(replace(names, shards=3), found, SCRIPTS)]
+    assert said == [
+        (names.input, "it has 2 partitions, and with 3 shards some would have nothing to learn"),
+        (names.journal, "it has 2 partitions, and 3 are needed"),
+        (names.state, "it has 4 partitions, and 6 are needed"),
+    ]
+    (finding,) = inspect(NAMES, found, SCRIPTS)
+    assert finding.what == "it has 2 partitions, one a shard, and shards is 1"
+    assert finding.mend == "--set shards=2, or another name for the model"
+
+
 def test_single_replicas_are_one_warning():
     """However many topics have only one."""
     single = {name: replace(topic, replicas=1) for name, topic in sound().items()}

@@ -14,7 +14,7 @@ from stream_ocpdl.verification import CRASH_POINTS, Trial, verify
 def test_killed_at_every_crash_point_and_at_random(broker, canonical):
     """Inputs = codes + dead letters, none twice, none lost; the state is the journal's, and the undisturbed run's."""
     lines = []
-    verdict = verify(Trial(broker, kills=3, canonical=canonical, report=lines.append))
+    verdict = verify(Trial(broker, kills=3, canonical=canonical, session_ms=1000, report=lines.append))
 
     assert verdict.failures == []
     assert sorted(verdict.crash_points) == sorted(CRASH_POINTS)

@@ -9,10 +9,11 @@ import click
 from stream_ocpdl.config.loading import load
 from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.config.validation import semantics
+from stream_ocpdl.errors import ConfigError
 from stream_ocpdl.stream.checkpoint import CheckpointStore, DirectoryStore
 from stream_ocpdl.stream.kafka import Connection, reach
 from stream_ocpdl.stream.ports import CrashPoint, no_crash
-from stream_ocpdl.stream.topics import Topics, TopicStore
+from stream_ocpdl.stream.topics import TopicStore, nothing
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,6 +27,19 @@ def with_settings(command: F) -> F:
     return file(one(command))
 
 
+def with_shard(command: F) -> F:
+    """Which shard is meant."""
+    return click.option("--shard", type=click.IntRange(0), default=0, help="Of a model with several: which is meant.")(
+        command
+    )
+
+
+def check_shard(settings: Settings, shard: int) -> None:
+    """Raise unless the model has that shard."""
+    if shard >= settings.shards:
+        raise ConfigError(f"--shard must be below {settings.shards}, the number of shards, not {shard}")
+
+
 def reached(config: Path | None, overrides: tuple[str, ...]) -> tuple[Settings, Connection]:
     """The settings, and a broker that answers."""
     settings = load(config, overrides).settings
@@ -34,11 +48,17 @@ def reached(config: Path | None, overrides: tuple[str, ...]) -> tuple[Settings, 
     return settings, connection
 
 
-def store_of(settings: Settings, connection: Connection, topics: Topics, at: CrashPoint = no_crash) -> CheckpointStore:
-    """Where the checkpoints of a model are."""
+def store_of(
+    settings: Settings,
+    connection: Connection,
+    at: CrashPoint = no_crash,
+    check: Callable[[], None] = nothing,
+    shard: int = 0,
+) -> CheckpointStore:
+    """Where the checkpoints of a shard are."""
     if settings.checkpoints == "topic":
-        return TopicStore(connection, topics.state, settings.model, at)
-    return DirectoryStore(Path(settings.checkpoints), settings.model, at)
+        return TopicStore(connection, settings.topics().state, settings.model, at, check, shard)
+    return DirectoryStore(Path(settings.checkpoints), settings.model, at, shard if settings.shards > 1 else None)
 
 
 def topics_create(config: Path | None) -> str:

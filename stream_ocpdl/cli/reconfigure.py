@@ -10,8 +10,7 @@ from stream_ocpdl.cli.options import reached, with_settings
 from stream_ocpdl.errors import ConfigError
 from stream_ocpdl.ocpdl.schedules import named
 from stream_ocpdl.stream.asking import ask
-from stream_ocpdl.stream.messages import Request
-from stream_ocpdl.stream.topics import Topics
+from stream_ocpdl.stream.messages import JournalRecord, Request
 
 
 @click.command()
@@ -49,10 +48,16 @@ def reconfigure(
         if not 0 <= change.get(name, 0.0) < float("inf"):
             raise ConfigError(f"{name} must be nonnegative and finite, not {change[name]}")
     settings, connection = reached(config, overrides)
-    topics = Topics.of(settings.model, settings.topic)
-    record = ask(connection, topics, Request(uuid.uuid4().hex, "reconfigure", change), wait)
+    for shard in range(settings.shards):
+        name = settings.model if settings.shards == 1 else f"{settings.model}, shard {shard}"
+        request = Request(uuid.uuid4().hex, "reconfigure", change)
+        tell(name, ask(connection, settings.topics(), request, wait, shard), change)
+
+
+def tell(name: str, record: JournalRecord, change: dict[str, Any]) -> None:
+    """What a model has now."""
     terms = record.terms._asdict() if record.terms else {}
-    click.echo(f"{settings.model}: after step {record.t} of epoch {record.epoch or 0} it has")
+    click.echo(f"{name}: after step {record.t} of epoch {record.epoch or 0} it has")
     for name, value in terms.items():
         click.echo(f"  {name:9} {'none' if value is None else value}{'' if name not in change else '  (new)'}")
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import click
 import numpy as np
 
 from stream_ocpdl.audit import Audit, Past, past
-from stream_ocpdl.cli.options import reached, store_of, with_settings
+from stream_ocpdl.cli.options import check_shard, reached, store_of, with_settings, with_shard
 from stream_ocpdl.errors import ConfigError
 from stream_ocpdl.machine import processors
 from stream_ocpdl.ocpdl.state import State
@@ -22,6 +23,7 @@ from stream_ocpdl.stream.topics import Topics
 
 @click.command()
 @with_settings
+@with_shard
 @click.option("--to-step", type=click.IntRange(0), help="Rebuild the state after this step.")
 @click.option("--epoch", type=click.IntRange(0), help="Of that step; without it the newest epoch that has it.")
 @click.option(
@@ -33,6 +35,7 @@ from stream_ocpdl.stream.topics import Topics
 def replay(
     config: Path | None,
     overrides: tuple[str, ...],
+    shard: int,
     to_step: int | None,
     epoch: int | None,
     out: Path | None,
@@ -55,8 +58,9 @@ def replay(
     if out is not None and out.suffix not in (".npz", ".state"):
         raise ConfigError(f"--out must end with .npz or .state, not {out.name!r}")
     settings, connection = reached(config, overrides)
-    plan, topics = settings.plan(), Topics.of(settings.model, settings.topic)
-    store = store_of(settings, connection, topics)
+    check_shard(settings, shard)
+    plan, topics = replace(settings.plan(), shard=shard), settings.topics()
+    store = store_of(settings, connection, shard=shard)
     with past(connection, plan, store, settings.threads or processors(), say) as found:
         if show_window:
             result, lines, good = windowed(found)

@@ -13,22 +13,22 @@ from types import FrameType
 
 import click
 
-from stream_ocpdl.cli.options import store_of, topics_create, with_settings
+from stream_ocpdl.cli.options import topics_create, with_settings
+from stream_ocpdl.cli.wiring import ShardWork
 from stream_ocpdl.config.loading import load
 from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.config.validation import semantics
-from stream_ocpdl.errors import BrokerError, OcpdlError
+from stream_ocpdl.errors import IMPATIENT, BrokerError, OcpdlError
 from stream_ocpdl.logs import natural, written
 from stream_ocpdl.machine import processors
 from stream_ocpdl.ocpdl.learner import warm_up
 from stream_ocpdl.ocpdl.workers import Workers
-from stream_ocpdl.stream.kafka import Connection, KafkaSource, Tail, reach
+from stream_ocpdl.stream.kafka import Connection, Election, reach
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import CrashPoint, no_crash
 from stream_ocpdl.stream.preflight import Scripts, prepare
-from stream_ocpdl.stream.service import Pace, Ports, Service
-from stream_ocpdl.stream.starting import beginning
-from stream_ocpdl.stream.topics import TopicJournal, TopicOutbox, Topics
+from stream_ocpdl.stream.replicas import Replica
+from stream_ocpdl.stream.service import Pace
 
 log = logging.getLogger("stream_ocpdl")
 
@@ -65,31 +65,16 @@ def run(config: Path | None, overrides: tuple[str, ...], crash_at: str | None) -
 def serve(settings: Settings, plan: Plan, pace: Pace, connection: Connection, create: str, at: CrashPoint) -> None:
     """Wire the service to Kafka and let it run."""
     connection = replace(connection, abandon=abandon)
-    topics = Topics.of(settings.model, settings.topic)
+    topics = settings.topics()
     reach(connection)
     for warning in prepare(connection, topics, Scripts(settings.bootstrap_servers, create)):
         log.warning("%s", warning, extra={"topic": warning.topic})
     stop = Stop()  # before this there is nothing to finish, and a signal ends the process at once
-    with (
-        closing(KafkaSource(connection, topics.input, settings.model)) as source,
-        closing(Tail(connection, topics.control)) as control,
-    ):
-        ports = Ports(
-            source=source,
-            journal=TopicJournal(connection, topics.journal),
-            outbox=TopicOutbox(connection, topics, settings.model, source, at),
-            store=store_of(settings, connection, topics, at),
-            now=time.monotonic,
-            stopping=stop,
-            report=report,
-            at=at,
-            control=control,
-            begin=beginning(connection, topics.input, settings.start, settings.warm_start),
-        )
-        with Workers(settings.threads or processors()) as workers:
-            warm_up(plan.problem, workers)
-            t = Service(plan, ports, pace, workers).run().progress.state.t
-    log.info("stopped after step %d", t, extra={"step": t})
+    with Workers(settings.threads or processors()) as workers:
+        warm_up(plan.problem, workers)
+        work = ShardWork(settings, plan, pace, connection, workers, report, at)
+        with closing(Election(connection, topics.journal, settings.model)) as election:
+            Replica(election, work, settings.shards, stop, report).run()
 
 
 def report(said: str) -> None:
@@ -104,7 +89,10 @@ def abandon(why: str) -> None:
 
 
 class Stop:
-    """Whether a signal has asked to stop. The handler only sets a flag."""
+    """Whether a signal has asked to stop. The handler only sets a flag; the second signal ends the process at once.
+
+    Nothing is lost then: what was not committed is learned again.
+    """
 
     def __init__(self) -> None:
         self._asked = False
@@ -116,6 +104,8 @@ class Stop:
         return self._asked
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self._asked:
+            os._exit(IMPATIENT)
         self._asked = True
 
 

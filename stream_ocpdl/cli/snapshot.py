@@ -10,13 +10,12 @@ from typing import Any
 import click
 import numpy as np
 
-from stream_ocpdl.cli.options import reached, with_settings
+from stream_ocpdl.cli.options import check_shard, reached, with_settings, with_shard
 from stream_ocpdl.errors import LineageError
 from stream_ocpdl.ocpdl.comparison import Comparison, compare
 from stream_ocpdl.stream.asking import ask, versions
 from stream_ocpdl.stream.messages import Request, Snapshot
 from stream_ocpdl.stream.snapshots import Published, choose, published, save
-from stream_ocpdl.stream.topics import Topics
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="The same as JSON on standard output.")
 
@@ -34,7 +33,7 @@ def snapshot() -> None:
 def found(config: Path | None, overrides: tuple[str, ...]) -> Iterator[Published]:
     """The snapshots of the model of these settings."""
     settings, connection = reached(config, overrides)
-    return published(connection, Topics.of(settings.model, settings.topic).snapshots)
+    return published(connection, settings.topics().snapshots)
 
 
 @snapshot.command("list")
@@ -173,7 +172,10 @@ def compared(one: Snapshot, other: Snapshot, found: Comparison, atoms: int) -> d
 @click.option("--to-step", type=click.IntRange(0), required=True, help="The step whose state is wanted.")
 @click.option("--epoch", type=click.IntRange(0), help="Of that step; without it the newest epoch that has it.")
 @click.option("--wait", type=click.FloatRange(0), default=60, show_default=True, help="Seconds to wait for the answer.")
-def rollback(config: Path | None, overrides: tuple[str, ...], to_step: int, epoch: int | None, wait: float) -> None:
+@with_shard
+def rollback(
+    config: Path | None, overrides: tuple[str, ...], to_step: int, epoch: int | None, wait: float, shard: int
+) -> None:
     """Give a running model the state that it had after an earlier step, any that `replay --window` shows.
 
     Reading goes on where it is: what was learned since is forgotten, and not read again. A new epoch begins, so that
@@ -182,14 +184,15 @@ def rollback(config: Path | None, overrides: tuple[str, ...], to_step: int, epoc
     Example: stream-ocpdl snapshot rollback --config service.yaml --to-step 400
     """
     settings, connection = reached(config, overrides)
-    topics = Topics.of(settings.model, settings.topic)
-    known = versions(connection, topics)
+    check_shard(settings, shard)
+    topics = settings.topics()
+    known = versions(connection, topics, shard)
     meant = [entry for entry in known if entry.t == to_step and epoch in (None, entry.epoch)]
     now = known[-1]
     if not meant:
         raise LineageError(f"{topics.journal} has no such step; it stands at step {now.t} of epoch {now.epoch}")
     request = Request(uuid.uuid4().hex, "rollback", t=to_step, epoch=meant[-1].epoch, present=now.epoch)
-    record = ask(connection, topics, request, wait)
+    record = ask(connection, topics, request, wait, shard)
     click.echo(
         f"{settings.model}: back to step {to_step} of epoch {meant[-1].epoch}; it goes on as epoch {record.epoch}\n"
         f"digest {record.state}"

@@ -10,7 +10,6 @@ from stream_ocpdl.cli.options import reached, topics_create, with_settings
 from stream_ocpdl.errors import TOPICS
 from stream_ocpdl.stream.preflight import Scripts, look
 from stream_ocpdl.stream.preflight import create as make
-from stream_ocpdl.stream.topics import Topics
 
 UNITS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -43,7 +42,7 @@ def create(
     """
     keep = None if retention is None else milliseconds(retention)
     settings, connection = reached(config, overrides)
-    names = Topics.of(settings.model, settings.topic)
+    names = settings.topics()
     made = make(connection, names, partitions, keep, replication_factor or -1)
     for name in (names.input, *names.outputs(1)):
         click.echo(f"{name}: " + ("made" if name in made else "is there already, and was not changed"))
@@ -57,7 +56,7 @@ def check(config: Path | None, overrides: tuple[str, ...]) -> None:
     Example: stream-ocpdl topics check --config service.yaml
     """
     settings, connection = reached(config, overrides)
-    names = Topics.of(settings.model, settings.topic)
+    names = settings.topics()
     findings = look(connection, names, Scripts(settings.bootstrap_servers, topics_create(config)))
     concerned = {name for finding in findings for name in finding.topic.split(", ")}
     width = max(len(name) for name in (names.input, *names.outputs(1)))

@@ -5,29 +5,64 @@ import sys
 
 import click
 
+from stream_ocpdl.storm import quantile
 from stream_ocpdl.verification import Trial
 from stream_ocpdl.verification import verify as run_trial
 
 
 @click.command()
 @click.option("--bootstrap-servers", required=True, envvar="KAFKA_BOOTSTRAP_SERVERS", help="Where the broker is.")
-@click.option("--kills", default=10, show_default=True, help="SIGKILLs at random instants.")
+@click.option("--kills", type=int, help="SIGKILLs at random instants; without it 10, and none in a storm.")
 @click.option("--partitions", default=3, show_default=True, help="Partitions of the stream.")
+@click.option("--shards", type=click.IntRange(1), default=1, show_default=True, help="Of the model.")
+@click.option("--replicas", type=click.IntRange(1), default=3, show_default=True, help="Processes at once, in a storm.")
+@click.option("--storm", default=0.0, metavar="SECONDS", help="Let replicas come and go for so long.")
+@click.option("--zombies", default=0, help="Freeze the owner of a shard so often, until it is missed, and wake it up.")
+@click.option("--session-ms", default=6000, show_default=True, help="After which a replica that is silent is given up.")
 @click.option("--linger", is_flag=True, help="Batches that linger, in order of arrival, instead of canonical ones.")
 @click.option("--seed", default=0, show_default=True, help="Of the stream and of the instants.")
 @click.option("--json", "as_json", is_flag=True, help="The verdict as JSON on standard output.")
-def verify(bootstrap_servers: str, kills: int, partitions: int, linger: bool, seed: int, as_json: bool) -> None:
+def verify(
+    bootstrap_servers: str,
+    kills: int | None,
+    partitions: int,
+    shards: int,
+    replicas: int,
+    storm: float,
+    zombies: int,
+    session_ms: int,
+    linger: bool,
+    seed: int,
+    as_json: bool,
+) -> None:
     """Kill the service again and again on your own broker, and prove that nothing was lost or repeated.
 
-    Makes temporary topics and removes them. Takes about four seconds a kill.
+    Makes temporary topics and removes them. Takes about ten seconds a kill: a successor waits until it is missed.
 
     Example: stream-ocpdl verify --bootstrap-servers localhost:9092 --kills 20
+
+    Example: stream-ocpdl verify --bootstrap-servers localhost:9092 --shards 2 --storm 60 --zombies 3
     """
 
     def report(line: str) -> None:
         click.echo(line, err=True)
 
-    verdict = run_trial(Trial(bootstrap_servers, kills, partitions, canonical=not linger, seed=seed, report=report))
+    if shards > partitions:
+        raise click.BadParameter(f"there are {partitions} partitions, and {shards} shards would have to share them")
+    trial = Trial(
+        bootstrap_servers,
+        kills=(0 if storm or zombies else 10) if kills is None else kills,
+        partitions=partitions,
+        canonical=not linger,
+        seed=seed,
+        shards=shards,
+        replicas=replicas,
+        storm=storm,
+        zombies=zombies,
+        session_ms=session_ms,
+        report=report,
+    )
+    verdict = run_trial(trial)
     if as_json:
         click.echo(json.dumps(verdict.as_dict(), indent=1))
     else:
@@ -37,6 +72,11 @@ def verify(bootstrap_servers: str, kills: int, partitions: int, linger: bool, se
             f"killed {verdict.random_kills} times at random and at {len(verdict.crash_points)} crash points; "
             f"{verdict.seconds:.0f} s"
         )
+        for end, count in verdict.ends.items():
+            click.echo(f"replicas {end}: {count}")
+        for kind, times in verdict.takeovers.items():
+            half, most = (quantile(times, share) for share in (0.5, 0.99))
+            click.echo(f"takeovers, {kind}: {len(times)}, p50 {half:.2f} s, p99 {most:.2f} s from election to ready")
         click.echo(
             "\n".join(verdict.failures) or f"verified: nothing lost, nothing repeated, state {verdict.state[:16]}"
         )

@@ -23,6 +23,7 @@ from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.refusals import Refusals
 from stream_ocpdl.stream.service import Pace
 from stream_ocpdl.stream.starting import Start
+from stream_ocpdl.stream.topics import Topics
 
 
 def _field(kind: Any, name: str, description: str) -> Any:
@@ -148,6 +149,12 @@ class Settings(Section):
     threads: int | None = Field(
         None, ge=1, description="Threads of the kernels; without it as many as there are processors."
     )
+    shards: int = _field(
+        Plan, "shards", "Dictionaries of their own, each of every S-th partition; it cannot be changed."
+    )
+    standby: Literal["warm", "cold"] = Field(
+        "warm", description="Whether a replica without a shard follows the journals, to take over at once."
+    )
     kafka: Kafka = Field(default_factory=Kafka, description="How the clients reach the broker.")
     log: Log = Field(default_factory=Log, description="What is said on standard error.")
 
@@ -173,7 +180,12 @@ class Settings(Section):
             refusals=refusals,
             draws=draws,
             on_lost_input=self.on_lost_input,
+            shards=self.shards,
         )
+
+    def topics(self) -> Topics:
+        """Where it reads and writes."""
+        return Topics.of(self.model, self.topic, self.shards)
 
     def rhythm(self) -> Pace:
         """How often what is written."""

@@ -16,7 +16,6 @@ from stream_ocpdl.stream.kafka import Connection, check_options, reach
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.preflight import Finding, Scripts, look
 from stream_ocpdl.stream.service import Pace
-from stream_ocpdl.stream.topics import Topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ def validate(read: Callable[[], Settings], connect: bool, create: str) -> Iterat
 
 
 def _at_the_broker(settings: Settings, connection: Connection, create: str) -> Iterator[Layer]:
-    topics, scripts = Topics.of(settings.model, settings.topic), Scripts(settings.bootstrap_servers, create)
+    topics, scripts = settings.topics(), Scripts(settings.bootstrap_servers, create)
     try:
         reach(connection)
         findings = look(connection, topics, scripts)

@@ -36,9 +36,9 @@ def _answer(value: bytes | None, name: str) -> JournalRecord | None:
     return record if record.request == name else None
 
 
-def versions(connection: Connection, topics: Topics) -> list[Entry]:
+def versions(connection: Connection, topics: Topics, shard: int = 0) -> list[Entry]:
     """The versions in the journal of a model, the present one last."""
-    found = list(entries(records_of(TopicJournal(connection, topics.journal))))
+    found = list(entries(records_of(TopicJournal(connection, topics.journal, shard))))
     if not found:
         raise LineageError(f"{topics.journal} is empty: the model has not begun")
     return found

@@ -122,14 +122,17 @@ class ReadOnly:
 
 
 class DirectoryStore:
-    """Checkpoints of a model as files of a directory of its own, one each, named by their place in the journal.
+    """Checkpoints of a model, or of a shard, as files of a directory of its own: one each, named by its place in the
+    journal.
 
     A file is written under another name, flushed to the disk and renamed, and then the directory is flushed: after a
     power cut there is the old set of files or the new one.
     """
 
-    def __init__(self, directory: Path, model: str, at: Callable[[str], None] = lambda _: None) -> None:
-        self._directory = directory / model
+    def __init__(
+        self, directory: Path, model: str, at: Callable[[str], None] = lambda _: None, shard: int | None = None
+    ) -> None:
+        self._directory = directory / model if shard is None else directory / model / f"shard-{shard}"
         self._at = at
 
     def open(self) -> None:

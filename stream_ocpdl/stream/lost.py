@@ -18,43 +18,23 @@ the input in between.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from stream_ocpdl.errors import InputLost, LineageError
 from stream_ocpdl.stream.messages import Run
 from stream_ocpdl.stream.plan import Plan
-from stream_ocpdl.stream.ports import Journal, Said, Source
-from stream_ocpdl.stream.progress import Progress, read_journal
+from stream_ocpdl.stream.ports import Said, Source
+from stream_ocpdl.stream.progress import Progress
+from stream_ocpdl.stream.shards import check_shards, shards_in
 
-_IDENTITY = re.compile(r"(.+) \((.+), (\d+) partitions\)")
-
-
-class Outlook(NamedTuple):
-    """What the records of a journal from somewhere on say of the input, and of the steps that were lost."""
-
-    input: str | None
-    """The identity of the input, if they name one."""
-    bases: dict[int, int]
-    """For each record whose state was gone back to: the record that notes it. The steps between are lost."""
-    t: int
-    """The last step, or −1 if there is no record."""
-
-
-def survey(journal: Journal, start: int) -> Outlook:
-    """The outlook from an offset on."""
-    found, bases, t = None, dict[int, int](), -1
-    for offset, value in journal.read(start):
-        record = read_journal(value)
-        found, t = record.input or found, record.t
-        if record.base is not None:
-            bases[record.base[0]] = offset
-    return Outlook(found, bases, t)
+_IDENTITY = re.compile(r"(.+) \((.+), (\d+) partitions\)(, shard .*)?")
 
 
 def compared(plan: Plan, known: str | None, source: Source) -> Literal["same", "partitions", "anew"]:
     """How the input differs from the one that the model learned from; raise if it is another, or may not be."""
     if known is None or known == source.identity:
         return "same"
+    check_shards(known, shards_in(source.identity))
     before, now = _IDENTITY.fullmatch(known), _IDENTITY.fullmatch(source.identity)
     told = f"the model learned from {known}, the input is {source.identity}"
     if before is None or now is None or before[1] != now[1]:
@@ -62,6 +42,8 @@ def compared(plan: Plan, known: str | None, source: Source) -> Literal["same", "
             f"{told}: positions in one mean nothing in the other. Set input.topic back, or give the model another name"
         )
     if before[2] == now[2] and int(before[3]) < int(now[3]):
+        if before[4]:
+            raise LineageError(f"{told}: with several shards partitions cannot be added. Give the model another name")
         return "partitions"
     if plan.on_lost_input == "fail":
         raise LineageError(

@@ -27,7 +27,7 @@ CARRIED_BYTES = 1024
 
 def codes(plan: Plan, step: Step, rows: Iterable[Record], epoch: int = 0) -> Iterable[Output]:
     """The codes of a step; each row is given by its record, or the one of its last piece."""
-    dictionary = Version(plan.model, step.t - 1, epoch=epoch)
+    dictionary = Version(plan.model, step.t - 1, plan.shard, epoch)
     for record, h, loss in zip(rows, step.codes, step.coding.losses, strict=True):
         code = Code(dictionary, step.t, record.position, float(loss), h)
         headers = (*_event(plan, "code", _place(record)), *_carried(record.headers))
@@ -48,7 +48,7 @@ def shown(plan: Plan, t: int) -> bool:
 def snapshot(plan: Plan, progress: Progress, weight: float, identity: str) -> Output:
     """The dictionary after a step of this weight."""
     state, problem = progress.state, progress.problem(plan)
-    version = Version(plan.model, state.t, epoch=progress.epoch)
+    version = Version(plan.model, state.t, plan.shard, progress.epoch)
     found = Snapshot(
         version=version,
         tensors=state.N,

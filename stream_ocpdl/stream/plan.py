@@ -37,6 +37,9 @@ class Plan:
     refusals: Refusals = Refusals()  # noqa: RUF009
     draws: Draws = Draws()  # noqa: RUF009
     on_lost_input: Literal["fail", "resume"] = "fail"
+    shard: int = 0
+    """Which of the model's shards this is the plan of."""
+    shards: int = 1
 
     def __post_init__(self) -> None:
         if not re.fullmatch(MODEL, self.model):
@@ -47,10 +50,12 @@ class Plan:
             raise ConfigError(f"axes must be a list of {self.problem.modes} different names, not {self.axes!r}")
         if self.on_lost_input not in ("fail", "resume"):
             raise ConfigError(f"on_lost_input must be 'fail' or 'resume', not {self.on_lost_input!r}")
-        for name in ("snapshot_every", "digest_every"):
+        for name in ("snapshot_every", "digest_every", "shards"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise ConfigError(f"{name} must be a whole number, at least 1, not {value!r}")
+        if not 0 <= self.shard < self.shards:
+            raise ConfigError(f"shard must be a whole number below {self.shards}, not {self.shard!r}")
 
     def _named_right(self, axes: tuple[str, ...]) -> bool:
         with suppress(DecodeError):

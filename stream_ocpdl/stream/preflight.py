@@ -11,11 +11,23 @@ that can lose input without any outage: an error. Less than a day does not outla
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Literal
 
-from stream_ocpdl.errors import ConfigError
-from stream_ocpdl.stream.kafka import LARGEST, Connection, Described, await_topics, create_topics, describe
+from stream_ocpdl.errors import BrokerError, ConfigError, DecodeError
+from stream_ocpdl.stream.kafka import (
+    LARGEST,
+    Connection,
+    Described,
+    await_topics,
+    create_topics,
+    describe,
+    read_committed,
+)
+from stream_ocpdl.stream.messages import JournalRecord
+from stream_ocpdl.stream.shards import check_shards
 from stream_ocpdl.stream.topics import CHECKPOINT_MS, Topics
 
 PIECE = 1_000_000
@@ -68,7 +80,7 @@ class Scripts:
 
 def inspect(topics: Topics, found: Mapping[str, Described], scripts: Scripts) -> list[Finding]:
     """All that is wrong with the topics of a model."""
-    findings = [*_input(topics.input, found.get(topics.input), scripts)]
+    findings = [*_input(topics.input, found.get(topics.input), scripts), *_shards(topics, found, scripts)]
     inputs = found[topics.input].partitions if topics.input in found else 1
     for name, (partitions, config) in topics.outputs(inputs).items():
         topic = found.get(name)
@@ -77,6 +89,18 @@ def inspect(topics: Topics, found: Mapping[str, Described], scripts: Scripts) ->
         else:
             findings += _output(topics, name, topic, partitions, config, scripts)
     return [*findings, *_few_replicas(topics, found, scripts)]
+
+
+def _shards(topics: Topics, found: Mapping[str, Described], scripts: Scripts) -> Iterator[Finding]:
+    """What does not go with the number of shards: it cannot be changed, and each has a share of the input."""
+    inputs, journals = (found[name].partitions if name in found else None for name in (topics.input, topics.journal))
+    if inputs is not None and inputs < topics.shards:
+        what = f"it has {inputs} partitions, and with {topics.shards} shards some would have nothing to learn"
+        mend = f"--set shards={inputs}, or {scripts.partitions(topics.input, topics.shards)}"
+        yield Finding("error", topics.input, what, mend)
+    if journals is not None and journals > topics.shards:
+        what = f"it has {journals} partitions, one a shard, and shards is {topics.shards}"
+        yield Finding("error", topics.journal, what, f"--set shards={journals}, or another name for the model")
 
 
 def _input(name: str, topic: Described | None, scripts: Scripts) -> Iterator[Finding]:
@@ -192,10 +216,26 @@ def prepare(connection: Connection, topics: Topics, scripts: Scripts) -> list[Fi
     Without its input nothing is made: its name may be wrong.
     """
     findings = look(connection, topics, scripts)
+    if not any(finding.topic == topics.journal and finding.level == "missing" for finding in findings):
+        same_shards(connection, topics)
     refuse(findings)
     if any(finding.level == "missing" for finding in findings):
         create(connection, topics, 1)
     return [finding for finding in findings if finding.level == "warning"]
+
+
+def same_shards(connection: Connection, topics: Topics) -> None:
+    """Raise if a journal was begun with another number of shards.
+
+    Here, and not only when a shard is recovered: another one could be learning by then what was learned already.
+    """
+    hasty = replace(connection, patience=min(2.0, connection.patience))
+    for shard in range(describe(connection, [topics.journal])[topics.journal].partitions):
+        with suppress(BrokerError, DecodeError):  # an open transaction, say: then recovery will look
+            for first in islice(read_committed(hasty, topics.journal, shard), 1):
+                record = JournalRecord.from_bytes(first.value)
+                if record.event == "genesis":
+                    check_shards(record.input or "", topics.shards)
 
 
 def refuse(findings: list[Finding]) -> None:

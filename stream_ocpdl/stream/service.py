@@ -14,10 +14,11 @@ same input; a transaction that was aborted is written again from the same bytes.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from stream_ocpdl.errors import ConfigError, InputLost, LineageError, OcpdlError, Stopped, TooMuchRefused
+from stream_ocpdl.errors import ConfigError, Fenced, InputLost, LineageError, OcpdlError, Stopped, TooMuchRefused
 from stream_ocpdl.ocpdl.diagnostics import figures
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.checkpoint import CheckpointStore, manifest_of
+from stream_ocpdl.stream.following import Follower
 from stream_ocpdl.stream.genesis import Beginning
 from stream_ocpdl.stream.inputs import starts
 from stream_ocpdl.stream.lost import Noted, reconcile
@@ -53,6 +54,8 @@ class Ports:
     control: Control = NoControl()  # noqa: RUF009  (it has no state)
     begin: Beginning | None = None
     """How a new model begins; without it with the earliest input."""
+    since: float | None = None
+    """When it was asked to run, by the same clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,8 @@ class Service:
     ports: Ports
     pace: Pace = field(default_factory=Pace)
     workers: Workers = SERIAL
+    warm: Callable[[], Follower | None] = lambda: None
+    """Asked once every predecessor is fenced: a replay that has come far already."""
     refused: int = 0
     next_said: int = 1
 
@@ -131,16 +136,7 @@ class Service:
         A new model begins its journal.
         """
         ports = self.ports
-        found = recover(
-            self.plan,
-            ports.source,
-            ports.journal,
-            ports.store,
-            ports.report,
-            self._between_replays,
-            self.workers,
-            ports.begin,
-        )
+        found, standby = self._found()
         noted = reconcile(found.plan, found.progress, found.input, found.lost, ports.source)
         progress = found.progress if noted is None else noted.progress
         pipeline = Pipeline(found.plan, progress, ports.source.identity, self.workers, care)
@@ -160,8 +156,35 @@ class Service:
             elif found.went_back:
                 checkpointed = self._checkpoint(pipeline, offset)
         ports.source.start(starts(pipeline.progress, ports.source))
-        ports.report(Said(f"ready at step {t}, {found.replayed} steps replayed", step=t, replayed=found.replayed))
+        fields = {"step": t, "replayed": found.replayed, "standby": standby}
+        if ports.since is not None and not care:
+            fields["seconds"] = round(ports.now() - ports.since, 3)
+        ports.report(Said(f"ready at step {t}, {found.replayed} steps replayed", **fields))
         return pipeline, offset, checkpointed
+
+    def _found(self) -> tuple[Recovered, str]:
+        """Where the model stands: the tail of the journal if somebody has followed it, or all that is needed of it."""
+        ports, follower = self.ports, self.warm()
+        if follower is not None:
+            try:
+                found = follower.catch_up(self._between_replays)
+            except (Stopped, Fenced):
+                raise
+            except OcpdlError as error:
+                ports.report(f"what was followed cannot be used, and is begun again: {error}")
+            else:
+                if found is not None:
+                    return found, "warm"
+        return recover(
+            self.plan,
+            ports.source,
+            ports.journal,
+            ports.store,
+            ports.report,
+            self._between_replays,
+            self.workers,
+            ports.begin,
+        ), "cold"
 
     def _note(self, pipeline: Pipeline, noted: Noted) -> int:
         """Journal what is missing or new, and keep it at once: nothing before it will be needed again."""

@@ -7,12 +7,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from stream_ocpdl.errors import LineageError, OcpdlError, StateError
 from stream_ocpdl.stream.checkpoint import KEPT, Candidate
-from stream_ocpdl.stream.kafka import LARGEST, Connection, KafkaSource, Row, Transactions, read_committed, watermarks
+from stream_ocpdl.stream.kafka import (
+    LARGEST,
+    Connection,
+    KafkaSource,
+    Row,
+    Transactions,
+    follow,
+    read_committed,
+    watermarks,
+)
 from stream_ocpdl.stream.messages import CHUNK, Chunk, Manifest, Output, Payload, Place, split
 from stream_ocpdl.stream.ports import CrashPoint, no_crash
+from stream_ocpdl.stream.tenure import Term
 
 log = logging.getLogger("stream_ocpdl.topics")
 
@@ -23,7 +34,7 @@ CHECKPOINT_MS = 600_000
 """How long a checkpoint may take."""
 
 MANIFESTS, CHUNKS = 0, 1
-"""The partitions of the state topic."""
+"""The partitions of the state topic, for shard 0; each further shard has the next two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +48,14 @@ class Topics:
     snapshots: str
     dead_letters: str
     control: str
+    shards: int = 1
 
     @classmethod
-    def of(cls, model: str, topic: str) -> "Topics":
+    def of(cls, model: str, topic: str, shards: int = 1) -> "Topics":
         """The topics of a model that reads `topic`."""
         names = ("codes", "journal", "state", "snapshots", "dead-letters", "control")
-        return cls(topic, *(f"{model}.{name}" for name in names))
+        codes, journal, state, snapshots, letters, control = (f"{model}.{name}" for name in names)
+        return cls(topic, codes, journal, state, snapshots, letters, control, shards)
 
     def named(self, stream: str) -> str:
         """The topic of a stream."""
@@ -53,29 +66,38 @@ class Topics:
         forever = {"cleanup.policy": "delete", "retention.ms": "-1"}
         return {
             self.codes: (partitions, {}),
-            self.journal: (1, forever | {"max.message.bytes": f"{LARGEST}"}),
-            self.state: (2, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}),
+            self.journal: (self.shards, forever | {"max.message.bytes": f"{LARGEST}"}),
+            self.state: (2 * self.shards, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}),
             self.snapshots: (1, {"cleanup.policy": "compact", "min.compaction.lag.ms": f"{HISTORY}"}),
             self.dead_letters: (1, forever),
-            self.control: (1, forever),
+            self.control: (self.shards, forever),
         }
 
 
 class TopicJournal:
-    """The journal of a model."""
+    """The journal of a shard: its partition of the topic."""
 
-    def __init__(self, connection: Connection, topic: str) -> None:
-        self._connection, self._topic = connection, topic
+    def __init__(self, connection: Connection, topic: str, shard: int = 0) -> None:
+        self._connection, self._topic, self._shard = connection, topic, shard
 
     def read(self, start: int = 0) -> Iterator[tuple[int, bytes]]:
         """Offset and value of every committed record."""
-        low, high = watermarks(self._connection, self._topic, [0])[0]
+        low, high = watermarks(self._connection, self._topic, [self._shard])[self._shard]
         if low > start and high > 0:
             raise LineageError(
                 f"the journal {self._topic} begins at offset {low}, and {start} is needed: it was trimmed."
                 " Its retention must be unlimited, or longer than the age of the oldest checkpoint"
             )
-        for found in read_committed(self._connection, self._topic, 0, start):
+        for found in read_committed(self._connection, self._topic, self._shard, start):
+            yield found.position.offset, found.value or b""
+
+    def end(self) -> int:
+        """The offset after its last record."""
+        return watermarks(self._connection, self._topic, [self._shard])[self._shard][1]
+
+    def follow(self, start: int, ended: Callable[[], bool]) -> Iterator[tuple[int, bytes]]:
+        """The same, and then those that are still to come, until told to end."""
+        for found in follow(self._connection, self._topic, {self._shard: start}, ended):
             yield found.position.offset, found.value or b""
 
 
@@ -83,10 +105,19 @@ class TopicOutbox:
     """Codes, dead letters, snapshots, journal and consumed offsets, in one transaction."""
 
     def __init__(
-        self, connection: Connection, topics: Topics, model: str, source: KafkaSource, at: CrashPoint = no_crash
+        self,
+        connection: Connection,
+        topics: Topics,
+        model: str,
+        source: KafkaSource,
+        at: CrashPoint = no_crash,
+        term: Term | None = None,
+        shard: int = 0,
     ) -> None:
-        self._topics, self._source, self._at = topics, source, at
-        self._transactions = Transactions(connection, f"{model}.steps")
+        """In a term every transaction shows its token; without one the transactional id is the only fence."""
+        self._topics, self._source, self._at, self._term, self._shard = topics, source, at, term, shard
+        check = term.check if term else nothing
+        self._transactions = Transactions(connection, f"{model}.steps.{shard}", check=check)
 
     def open(self) -> None:
         """Fence every predecessor."""
@@ -99,13 +130,16 @@ class TopicOutbox:
             for output in outputs:
                 yield from self._rows(output)
 
-        return self._transactions.write(records, self._source.positions(positions), self._at)
+        def consumed(refused: bool) -> tuple[list[Any], Any]:
+            return self._source.positions(positions, self._term.show(refused) if self._term else None)
+
+        return self._transactions.write(records, consumed, self._at)
 
     def _rows(self, output: Output) -> Iterator[Row]:
         """An output as records: several where it is too large for one. The journal is a chain, and stays whole."""
         topic, key = self._topics.named(output.stream), output.key
         if output.stream == "journal":
-            yield Row(topic, 0, key, output.value, output.headers)
+            yield Row(topic, self._shard, key, output.value, output.headers)
         elif len(output.value) <= CHUNK:
             yield Row(topic, -1, key, output.value, output.headers, _not_later_than_now(output.timestamp))
         else:
@@ -114,6 +148,10 @@ class TopicOutbox:
                 piece = b"%b:%d" % (key or b"", chunk.index) if compacted else key
                 partition = -1 if key and not compacted else 0  # all pieces to one partition
                 yield Row(topic, partition, piece, chunk.to_bytes(), output.headers, when)
+
+
+def nothing() -> None:
+    """Go on."""
 
 
 def _not_later_than_now(timestamp: int) -> int:
@@ -128,62 +166,82 @@ class TopicStore:
     there whole or not at all, and a fenced predecessor can no longer overwrite a slot.
     """
 
-    def __init__(self, connection: Connection, topic: str, model: str, at: CrashPoint = no_crash) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        topic: str,
+        model: str,
+        at: CrashPoint = no_crash,
+        check: Callable[[], None] = nothing,
+        shard: int = 0,
+    ) -> None:
         self._connection, self._topic, self._at = connection, topic, at
-        self._transactions = Transactions(connection, f"{model}.checkpoints", timeout_ms=CHECKPOINT_MS)
-        self._used: dict[int, tuple[int, int]] = {}
-        """For each slot when it was written (the offset of its manifest), and its number of pieces."""
+        self._manifests, self._chunks = 2 * shard + MANIFESTS, 2 * shard + CHUNKS
+        self._transactions = Transactions(connection, f"{model}.checkpoints.{shard}", CHECKPOINT_MS, check)
+        self._used: dict[int, tuple[int, int]] | None = None
+        """For each slot when it was written (the offset of its manifest), and its number of pieces; none if unknown."""
 
     def open(self) -> None:
-        """Fence every predecessor."""
+        """Fence every predecessor; what it wrote is not known yet."""
         self._transactions.open()
+        self._used = None
 
     def save(self, manifest: Manifest, parts: Callable[[], Iterable[bytes | memoryview]]) -> None:
         """Overwrite the oldest slot."""
-        slot = min(range(KEPT), key=lambda s: self._used.get(s, (-1, 0))[0])
+        if self._used is None:
+            self._found()
+        used = self._used or {}
+        slot = min(range(KEPT), key=lambda s: used.get(s, (-1, 0))[0])
         count = _pieces(manifest)
-        begin = watermarks(self._connection, self._topic, [CHUNKS])[CHUNKS][1]
-        surplus = range(count, self._used.get(slot, (0, 0))[1])
+        begin = watermarks(self._connection, self._topic, [self._chunks])[self._chunks][1]
+        surplus = range(count, used.get(slot, (0, 0))[1])
         placed = replace(manifest, place=Place(slot, begin))
 
         def records() -> Iterator[Row]:
             for i, piece in enumerate(pieces(parts())):
                 chunk = Chunk(manifest.sha256, i, count, manifest.size, piece)
-                yield Row(self._topic, CHUNKS, b"%d:%d" % (slot, i), chunk.to_bytes())
+                yield Row(self._topic, self._chunks, b"%d:%d" % (slot, i), chunk.to_bytes())
                 if i == count // 2:
                     self._at("in-checkpoint")
             for i in surplus:
-                yield Row(self._topic, CHUNKS, b"%d:%d" % (slot, i), None)
-            yield Row(self._topic, MANIFESTS, b"%d" % slot, placed.to_bytes())
+                yield Row(self._topic, self._chunks, b"%d:%d" % (slot, i), None)
+            yield Row(self._topic, self._manifests, b"%d" % slot, placed.to_bytes())
 
-        self._used[slot] = (self._transactions.write(records), count)
+        self._used = used | {slot: (self._transactions.write(records), count)}
 
     def candidates(self) -> Iterator[Candidate]:
         """What the slots hold, newest first."""
-        found: dict[int, tuple[Manifest, int]] = {}
-        for record in read_committed(self._connection, self._topic, MANIFESTS):
-            try:
-                manifest = Manifest.from_bytes(record.value)
-            except OcpdlError as error:
-                place = {"topic": self._topic, "partition": MANIFESTS, "offset": record.position.offset}
-                log.warning("a manifest is not usable: %s", error, extra=place)
-            else:
-                if manifest.place is not None:
-                    found[manifest.place.slot] = (manifest, record.position.offset)
-        self._used = {slot: (written, _pieces(manifest)) for slot, (manifest, written) in found.items()}
+        found = self._found()
         for manifest, _ in sorted(found.values(), key=lambda entry: entry[1], reverse=True):
             yield Candidate(manifest, partial(self._load, manifest))
 
     def discard(self, manifest: Manifest) -> None:
         """Its slot is the next to be overwritten."""
-        if manifest.place is not None:
+        if manifest.place is not None and self._used is not None:
             slot = manifest.place.slot
             self._used[slot] = (-1, self._used[slot][1])
+
+    def _found(self) -> dict[int, tuple[Manifest, int]]:
+        """For each slot its manifest, and the offset of that."""
+        found: dict[int, tuple[Manifest, int]] = {}
+        for record in read_committed(self._connection, self._topic, self._manifests):
+            try:
+                manifest = Manifest.from_bytes(record.value)
+            except OcpdlError as error:
+                place = {"topic": self._topic, "partition": self._manifests, "offset": record.position.offset}
+                log.warning("a manifest is not usable: %s", error, extra=place)
+            else:
+                if manifest.place is not None:
+                    found[manifest.place.slot] = (manifest, record.position.offset)
+        self._used = {slot: (written, _pieces(manifest)) for slot, (manifest, written) in found.items()}
+        return found
 
     def _load(self, manifest: Manifest) -> bytes:
         """The pieces of a checkpoint, put together; they lie behind an offset noted before they were written."""
         slot, begin = manifest.place or (0, 0)
-        newest = {record.key: record.value for record in read_committed(self._connection, self._topic, CHUNKS, begin)}
+        newest = {
+            record.key: record.value for record in read_committed(self._connection, self._topic, self._chunks, begin)
+        }
         count = _pieces(manifest)
         whole = [piece for i in range(count) if (piece := _piece(newest.get(b"%d:%d" % (slot, i)), manifest.sha256))]
         if len(whole) < count:

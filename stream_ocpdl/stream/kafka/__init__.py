@@ -25,6 +25,7 @@ from stream_ocpdl.stream.kafka.admin import (
     topic_id,
 )
 from stream_ocpdl.stream.kafka.connection import LARGEST, Connection, check_options, reach
+from stream_ocpdl.stream.kafka.election import Election
 from stream_ocpdl.stream.kafka.reading import (
     KafkaSource,
     Tail,
@@ -41,6 +42,7 @@ __all__ = [
     "LARGEST",
     "Connection",
     "Described",
+    "Election",
     "KafkaSource",
     "Row",
     "Tail",

@@ -16,11 +16,15 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from stream_ocpdl.errors import BrokerError, ConfigError
+from stream_ocpdl.stream.kafka.backoff import client_log
 
 log = logging.getLogger("stream_ocpdl.kafka")
 
 LARGEST = 64_000_000
 """Bytes of a record, at most: the records of the journal are not cut into pieces."""
+
+OF_GROUPS = ("session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms")
+"""Settings of the members of a group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +49,26 @@ class Connection:
             "auto.offset.reset": "error",
             "isolation.level": "read_committed",
         }
-        return Consumer(defaults | self.common() | rules | settings, logger=log)
+        return Consumer(defaults | self.common() | rules | settings, logger=client_log)
 
     def producer(self, transactional_id: str, **settings: Any) -> Producer:
         """A transactional producer."""
         defaults = {"retry.backoff.ms": 5, "retry.backoff.max.ms": 20, "linger.ms": 1}
         rules = {"transactional.id": transactional_id, "message.max.bytes": LARGEST}
-        return Producer(defaults | self.common() | rules | settings, logger=log)
+        return Producer(defaults | self.alone() | rules | settings, logger=client_log)
 
     def admin(self) -> AdminClient:
         """An administrator."""
-        return AdminClient(self.common(), logger=log)
+        return AdminClient(self.alone(), logger=client_log)
+
+    def alone(self) -> dict[str, Any]:
+        """The settings of a client that is in no group; it would complain of the others."""
+        return {name: value for name, value in self.common().items() if name not in OF_GROUPS}
 
     def common(self) -> dict[str, Any]:
         """The settings of every client."""
-        return {"bootstrap.servers": self.bootstrap_servers, "enable.metrics.push": False, **self.options}
+        quiet = {"enable.metrics.push": False, "log.connection.close": False}
+        return {"bootstrap.servers": self.bootstrap_servers, **quiet, **self.options}
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -76,7 +85,7 @@ def check_options(options: Mapping[str, Any]) -> None:
 def reach(connection: Connection) -> None:
     """Wait for a broker, for as long as there is patience; now and then say why there is none."""
     said: list[KafkaError] = []
-    admin = AdminClient(connection.common() | {"error_cb": said.append, "log_level": 0})
+    admin = AdminClient(connection.alone() | {"error_cb": said.append, "log_level": 0})
     servers, patience, deadline = (
         connection.bootstrap_servers,
         connection.patience,

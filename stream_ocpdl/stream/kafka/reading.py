@@ -19,6 +19,7 @@ from stream_ocpdl.errors import BrokerError, InputLost
 from stream_ocpdl.stream.kafka.admin import partitions_of, topic_id
 from stream_ocpdl.stream.kafka.connection import Connection
 from stream_ocpdl.stream.messages import Headers, Position, Record
+from stream_ocpdl.stream.shards import named, owned
 
 log = logging.getLogger("stream_ocpdl.kafka")
 
@@ -185,10 +186,11 @@ class Tail:
 
 
 class KafkaSource:
-    """The input of a model, read by assignment."""
+    """The input of a model, or a shard's share of it, read by assignment."""
 
-    def __init__(self, connection: Connection, topic: str, group: str) -> None:
+    def __init__(self, connection: Connection, topic: str, group: str, shard: int = 0, shards: int = 1) -> None:
         self._connection, self._topic, self._group = connection, topic, group
+        self._shard, self._shards = shard, shards
         self._consumer = connection.consumer(**{"group.id": group})
         self.partitions: Sequence[int] = ()
         self.identity = ""
@@ -215,7 +217,9 @@ class KafkaSource:
     def _look(self) -> None:
         partitions = partitions_of(self._consumer, self._topic, self._connection.patience)
         name = topic_id(self._connection, self._topic)
-        self.partitions, self.identity = partitions, f"{self._topic} ({name}, {len(partitions)} partitions)"
+        whole = f"{self._topic} ({name}, {len(partitions)} partitions)"
+        self.partitions = owned(partitions, self._shard, self._shards)
+        self.identity = named(whole, self._shard, self._shards)
 
     def start(self, positions: Mapping[int, int]) -> None:
         """Read on from these offsets."""
@@ -234,10 +238,10 @@ class KafkaSource:
                 records.append(record_of(message))
         return records
 
-    def positions(self, offsets: Mapping[int, int]) -> tuple[list[TopicPartition], Any]:
-        """Consumed offsets as a transaction takes them."""
+    def positions(self, offsets: Mapping[int, int], token: bytes | None = None) -> tuple[list[TopicPartition], Any]:
+        """Consumed offsets as a transaction takes them; without the token of a member they are nobody's."""
         consumed = [TopicPartition(self._topic, p, offset) for p, offset in offsets.items()]
-        return consumed, self._consumer.consumer_group_metadata()
+        return consumed, self._consumer.consumer_group_metadata() if token is None else token
 
     def close(self) -> None:
         """Leave."""

@@ -18,6 +18,7 @@ from confluent_kafka import (
 )
 
 from stream_ocpdl.errors import BrokerError, Fenced, OcpdlError
+from stream_ocpdl.stream.kafka.backoff import Backoff, client_log
 from stream_ocpdl.stream.kafka.connection import LARGEST, Connection
 from stream_ocpdl.stream.messages import Headers
 from stream_ocpdl.stream.ports import CrashPoint, no_crash
@@ -26,6 +27,18 @@ log = logging.getLogger("stream_ocpdl.kafka")
 
 FENCED = (KafkaError._FENCED, KafkaError._FATAL, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
 """What a producer is told when its id has been taken over, or its transaction timed out, which looks the same."""
+
+REBALANCED = (
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.FENCED_INSTANCE_ID,
+)
+"""What it is told when the group has another generation than the transaction. Whether the shard is still ours, the next
+attempt finds out."""
+
+PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+"""What becomes of the records of a transaction that is aborted."""
 
 
 class Row(NamedTuple):
@@ -51,7 +64,7 @@ class Writer:
             "queue.buffering.max.kbytes": max(1, queue_bytes // 1000),
             "delivery.timeout.ms": int(1000 * connection.patience),
         }
-        self._producer = Producer({"linger.ms": 5} | connection.common() | rules, logger=log)
+        self._producer = Producer({"linger.ms": 5} | connection.alone() | rules, logger=client_log)
         self._patience = connection.patience
         self._failed: list[str] = []
 
@@ -104,26 +117,43 @@ def produce(connection: Connection, topic: str, rows: Iterable[tuple[int, bytes 
 class Transactions:
     """A transactional producer that knows which error means what."""
 
-    def __init__(self, connection: Connection, transactional_id: str, timeout_ms: int = 180_000) -> None:
-        self._patience = connection.patience
+    def __init__(
+        self,
+        connection: Connection,
+        transactional_id: str,
+        timeout_ms: int = 180_000,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`check` is called between attempts, and may raise to end them."""
+        self._connection, self._patience = connection, connection.patience
         self._timeout = min(10.0, connection.patience)
         self._abandon = connection.abandon
-        self.id = transactional_id
-        self._producer = connection.producer(transactional_id, **{"transaction.timeout.ms": timeout_ms})
+        self.id, self._timeout_ms = transactional_id, timeout_ms
+        self._check, self._backoff = check, Backoff(transactional_id)
+        self._opened: Producer | None = None
+
+    @property
+    def _producer(self) -> Producer:
+        """Made when it is first needed: who only reads has none."""
+        if self._opened is None:
+            self._opened = self._connection.producer(self.id, **{"transaction.timeout.ms": self._timeout_ms})
+        return self._opened
 
     def open(self) -> None:
         """Fence every predecessor and abort what it left open."""
+        self._check()
         self._insist(partial(self._producer.init_transactions, self._timeout), self._deadline())
 
     def write(
         self,
         records: Callable[[], Iterable[Row]],
-        consumed: tuple[list[TopicPartition], Any] | None = None,
+        consumed: Callable[[bool], tuple[list[TopicPartition], Any]] | None = None,
         at: CrashPoint = no_crash,
     ) -> int:
         """One transaction of records and consumed offsets; the offset of the last record.
 
-        Written again from the start, with the same bytes, for as long as it is aborted and there is patience.
+        Written again from the start, with the same bytes, for as long as it is aborted and there is patience; the
+        offsets are asked for each time, for they come with who we are in the group, and whether that was refused.
         """
         deadline = self._deadline()
         watchdog = threading.Timer(2 * self._patience, self._abandon, [f"{self.id}: a call into the client hangs"])
@@ -131,7 +161,7 @@ class Transactions:
         watchdog.start()
         try:
             return self._write(records, consumed, at, deadline)
-        except BrokerError:
+        except (BrokerError, Fenced):
             with suppress(KafkaException):  # or readers would wait for it until it times out
                 self._producer.abort_transaction(self._timeout)
             raise
@@ -139,14 +169,20 @@ class Transactions:
             watchdog.cancel()
 
     def _write(self, records: Callable[[], Iterable[Row]], consumed: Any, at: CrashPoint, deadline: float) -> int:
+        again = Backoff(f"{self.id}: a transaction is aborted and written again")
+        refused = False
         while True:
+            began = time.monotonic()
             try:
-                return self._attempt(records, consumed, at, deadline)
+                written = self._attempt(records, consumed and partial(consumed, refused), at, deadline)
             except _Aborted as why:
+                refused = why.rebalanced
                 if time.monotonic() > deadline:
                     raise BrokerError(f"no transaction of {self.id} went through: {why}") from why
-                log.warning("a transaction of %s was aborted and is written again: %s", self.id, why)
-                time.sleep(0.05)
+                again.wait(str(why), began)
+            else:
+                again.worked()
+                return written
 
     def _attempt(self, records: Callable[[], Iterable[Row]], consumed: Any, at: CrashPoint, deadline: float) -> int:
         last: list[int] = []
@@ -154,9 +190,10 @@ class Transactions:
         def report(error: KafkaError | None, message: Message) -> None:
             if error is None:
                 last.append(cast(int, message.offset()))
-            else:
+            elif error.code() not in PURGED:
                 log.warning("%s: a record was not delivered: %s", self.id, error.str())
 
+        self._check()
         at("before-produce")
         self._insist(self._producer.begin_transaction, deadline)
         for row, following in pairwise(chain(records(), [None])):
@@ -164,7 +201,7 @@ class Transactions:
                 self._produce(row, report if following is None else None, deadline)
         at("after-produce")
         if consumed is not None:
-            offsets, group = consumed
+            offsets, group = consumed()
             self._insist(partial(self._producer.send_offsets_to_transaction, offsets, group, self._timeout), deadline)
         at("before-commit")
         self._insist(partial(self._producer.commit_transaction, self._timeout), deadline)
@@ -178,6 +215,7 @@ class Transactions:
     def _produce(self, row: Row, report: Any, deadline: float) -> None:
         topic, partition, key, value, headers, timestamp = row
         while True:
+            began = time.monotonic()
             try:
                 self._producer.produce(topic, value, key, partition, report, None, timestamp, list(headers))
                 self._producer.poll(0)
@@ -186,21 +224,23 @@ class Transactions:
                 if time.monotonic() > deadline:
                     raise BrokerError(f"{topic} takes no records: the queue of the producer stays full") from None
             except KafkaException as raised:
-                self._judge(raised, deadline)
+                self._judge(raised, deadline, began)
             else:
                 return
 
     def _insist(self, call: Callable[[], Any], deadline: float) -> None:
         """Call until it works, for as long as the error can mend itself."""
         while True:
+            began = time.monotonic()
             try:
                 call()
             except KafkaException as raised:
-                self._judge(raised, deadline)
+                self._judge(raised, deadline, began)
             else:
+                self._backoff.worked()
                 return
 
-    def _judge(self, raised: KafkaException, deadline: float) -> None:
+    def _judge(self, raised: KafkaException, deadline: float, began: float) -> None:
         """Raise what an error means; return if the same call may be made again."""
         error: KafkaError = raised.args[0]
         if error.code() in FENCED:
@@ -209,15 +249,15 @@ class Transactions:
             raise BrokerError(
                 f"{self.id}: a record is larger than the broker takes: raise max.message.bytes"
             ) from raised
-        if error.txn_requires_abort():
+        if error.txn_requires_abort() or error.code() in REBALANCED:
             self._insist(partial(self._producer.abort_transaction, self._timeout), deadline)
-            raise _Aborted(error.str()) from raised
+            raise _Aborted(error.str(), error.code() in REBALANCED) from raised
         if error.fatal() or not error.retriable():
             raise BrokerError(f"{self.id}: {error.str()}") from raised
         if time.monotonic() > deadline:
             raise BrokerError(f"{self.id}: given up after {self._patience:g} s: {error.str()}") from raised
-        log.warning("%s: %s; trying again", self.id, error.str())
-        time.sleep(0.05)
+        self._check()
+        self._backoff.wait(error.str(), began)
 
     def _deadline(self) -> float:
         return time.monotonic() + self._patience
@@ -225,3 +265,7 @@ class Transactions:
 
 class _Aborted(OcpdlError):
     """The transaction was aborted; the same one may be written again."""
+
+    def __init__(self, why: str, rebalanced: bool) -> None:
+        super().__init__(why)
+        self.rebalanced = rebalanced

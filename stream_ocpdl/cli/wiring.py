@@ -1,0 +1,98 @@
+"""A shard's parts, wired to Kafka."""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+
+from stream_ocpdl.cli.options import store_of
+from stream_ocpdl.config.settings import Settings
+from stream_ocpdl.ocpdl.workers import Workers
+from stream_ocpdl.stream.checkpoint import CheckpointStore
+from stream_ocpdl.stream.following import Follower
+from stream_ocpdl.stream.genesis import Beginning
+from stream_ocpdl.stream.kafka import Connection, KafkaSource, Tail
+from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.ports import CrashPoint, Said, no_crash
+from stream_ocpdl.stream.recovery import Recovery, Report
+from stream_ocpdl.stream.service import Pace, Ports, Service
+from stream_ocpdl.stream.standby import Standby
+from stream_ocpdl.stream.starting import beginning
+from stream_ocpdl.stream.tenure import Term
+from stream_ocpdl.stream.topics import TopicJournal, TopicOutbox, nothing
+
+
+@dataclass(frozen=True, slots=True)
+class ShardWork:
+    """How a shard is written, or followed, with these settings."""
+
+    settings: Settings
+    plan: Plan
+    pace: Pace
+    connection: Connection
+    workers: Workers
+    report: Report
+    at: CrashPoint = no_crash
+
+    def run(self, term: Term, warm: Callable[[], Follower | None]) -> None:
+        """Write it, for as long as the term lasts."""
+        shard, topics = term.shard, self.settings.topics()
+        with ExitStack() as stack:
+            source = stack.enter_context(closing(self._source(shard)))
+
+            def warmed() -> Follower | None:
+                follower = warm()
+                if follower is not None and isinstance(follower.world.source, KafkaSource):
+                    stack.callback(follower.world.source.close)
+                return follower
+
+            outbox = TopicOutbox(self.connection, topics, self.settings.model, source, self.at, term, shard)
+            ports = Ports(
+                source=source,
+                journal=TopicJournal(self.connection, topics.journal, shard),
+                outbox=outbox,
+                store=self._store(shard, self.at, term.check),
+                now=time.monotonic,
+                stopping=term.ending,
+                report=self._report(shard),
+                at=self.at,
+                since=term.began,
+                control=stack.enter_context(closing(Tail(self.connection, topics.control, shard))),
+                begin=self._begin(source),
+            )
+            service = Service(replace(self.plan, shard=shard), ports, self.pace, self.workers, warmed)
+            t = service.run().progress.state.t
+        self._report(shard)(Said(f"stopped after step {t}", step=t))
+
+    def follow(self, shard: int) -> Standby | None:
+        """Follow it, if that is wanted."""
+        if self.settings.standby == "cold":
+            return None
+
+        def begin() -> tuple[Follower, TopicJournal]:
+            journal = TopicJournal(self.connection, self.settings.topics().journal, shard)
+            world = Recovery(self._source(shard), journal, self._store(shard), nothing_said, workers=self.workers)
+            return Follower(replace(self.plan, shard=shard), world), journal
+
+        return Standby(shard, begin, self._report(shard), far=2 * self.pace.checkpoint_every)
+
+    def _begin(self, source: KafkaSource) -> Beginning:
+        settings = self.settings
+        found = beginning(self.connection, settings.topic, settings.start, settings.warm_start)
+        return replace(found, positions=lambda: {p: found.positions()[p] for p in source.partitions})
+
+    def _source(self, shard: int) -> KafkaSource:
+        return KafkaSource(self.connection, self.settings.topic, self.settings.model, shard, self.settings.shards)
+
+    def _store(self, shard: int, at: CrashPoint = no_crash, check: Callable[[], None] = nothing) -> CheckpointStore:
+        return store_of(self.settings, self.connection, at, check, shard)
+
+    def _report(self, shard: int) -> Report:
+        def report(said: str) -> None:
+            self.report(Said(said, **{"shard": shard} | getattr(said, "fields", {})))
+
+        return report
+
+
+def nothing_said(_: str) -> None:
+    """A follower is quiet."""

@@ -1,0 +1,88 @@
+"""A replay that can go on as the journal grows: for a standby, which is to take over. It writes nothing."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from stream_ocpdl.errors import LineageError
+from stream_ocpdl.stream.checkpoint import CheckpointStore
+from stream_ocpdl.stream.genesis import begun
+from stream_ocpdl.stream.inputs import Inputs
+from stream_ocpdl.stream.messages import Manifest
+from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.progress import Progress, read_journal, replay
+from stream_ocpdl.stream.recovery import Recovered, Recovery, rebuild, went_back_to
+
+
+class WentBack(LineageError):
+    """The journal goes on with an earlier state, or with another input: the follower has to begin again."""
+
+
+class Follower:
+    """A model that somebody else writes."""
+
+    def __init__(self, plan: Plan, world: Recovery) -> None:
+        self.world = replace(world, store=_Reader(world.store))
+        self._plan, self._inputs = plan, None
+        self._found: Recovered | None = None
+        self.replayed = 0
+
+    _inputs: Inputs | None
+
+    @property
+    def offset(self) -> int:
+        """Of the last record of the journal that was taken; −1 before the first."""
+        return -1 if self._found is None else self._found.journal_offset
+
+    def restore(self) -> None:
+        """Begin where the model stands now; there need not be one yet."""
+        plan = begun(self._plan, self.world.journal)
+        if plan is not None:
+            self._found = rebuild(plan, self.world)
+
+    def catch_up(self, on_record: Callable[..., None] = lambda *_: None) -> Recovered | None:
+        """Replay what the journal has by now; none if there is no journal. The steps that count are those of now."""
+        self.world, before = replace(self.world, on_record=on_record), self.replayed
+        if self._found is None:
+            self.restore()
+            return self._found
+        for offset, value in self.world.journal.read(self.offset + 1):
+            self.take(offset, value)
+        return replace(self._found, replayed=self.replayed - before)
+
+    def take(self, offset: int, value: bytes) -> None:
+        """Replay the next record of the journal."""
+        if self._found is None:
+            self.restore()
+        if self._found is None or offset <= self.offset:
+            return
+        found, record = self._found, read_journal(value)
+        if record.event in ("lost", "partitions") or went_back_to(record) is not None:
+            raise WentBack(f"the model went on from another state, or another input, after step {record.t}")
+        self._inputs = self._inputs or Inputs(self.world.source, found.progress.resume)
+        used = [row for run in record.used for row in self._inputs.take(run)]
+        progress, step = replay(found.plan, found.progress, value, used, self.world.workers)
+        self._inputs.drop(progress)
+        self._found = replace(found, progress=progress, journal_offset=offset)
+        self.replayed += step is not None
+        self.world.on_record(progress, used, step, record)
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far it has come."""
+        return None if self._found is None else self._found.progress
+
+
+class _Reader:
+    """A store whose checkpoints are for others to judge."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self.candidates = store.candidates
+
+    def open(self) -> None:
+        """Nobody is fenced."""
+
+    def save(self, manifest: Manifest, parts: object) -> None:
+        """Nothing is written."""
+
+    def discard(self, manifest: Manifest) -> None:
+        """It stays."""
