@@ -488,7 +488,7 @@ def test_keys_and_headers_of_anybody(model):
     """A key of a megabyte, and headers that are no text, are nobody's end; what can be carried is carried."""
     lingering(model)
     good = Tensor(np.ones((4, 3))).to_bytes()
-    outsider = Producer(model.connection.common() | {"message.max.bytes": 1_040_000})
+    outsider = Producer(model.connection.common() | {"message.max.bytes": 1_040_000, "enable.idempotence": True})
     trace = [("traceparent", b"00-abc-def-01"), ("other", b"\xff\x00"), ("none", None)]
     many = [("traceparent", bytes([k % 256]) * 230) for k in range(3900)]
     outsider.produce(model.topics.input, good, b"many", 1, headers=many)

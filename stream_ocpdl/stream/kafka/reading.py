@@ -31,11 +31,21 @@ def watermarks(connection: Connection, topic: str, partitions: Collection[int]) 
         return {p: _watermarks(consumer, topic, p, connection.patience) for p in partitions}
 
 
+_NO_LEADER = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+"""What is said of a partition that was just made, or moves to another broker."""
+
+
 def _watermarks(consumer: Consumer, topic: str, partition: int, patience: float) -> tuple[int, int]:
-    try:
-        answer = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=patience)
-    except KafkaException as error:
-        raise BrokerError(f"{topic}[{partition}] does not answer: {error.args[0].str()}") from error
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            answer = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=patience)
+        except KafkaException as error:
+            if error.args[0].code() not in _NO_LEADER or time.monotonic() > deadline:
+                raise BrokerError(f"{topic}[{partition}] does not answer: {error.args[0].str()}") from error
+            time.sleep(0.05)
+        else:
+            break
     if answer is None:
         raise BrokerError(f"{topic}[{partition}] does not answer within {patience:g} s")
     return answer
