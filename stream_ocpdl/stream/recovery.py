@@ -75,7 +75,9 @@ def recover(
     found = _restore(plan, source, journal, store, report)
     anew = compared(plan, found.input, source) == "anew"
     try:
-        recovered = _abandon(found, journal) if anew else _replay(plan, found, source, journal, on_record, workers)
+        recovered = (
+            _abandon(plan, found, journal) if anew else _replay(plan, found, source, journal, on_record, workers)
+        )
     except InputLost as error:
         if plan.on_lost_input == "fail":
             t, last = found.progress.state.t, found.outlook.t
@@ -84,7 +86,7 @@ def recover(
                 f" without steps {t + 1} to {last}, whose codes are published: --set on_lost_input=resume"
             ) from error
         found = _restore(plan, source, journal, store, report)  # the other state may be spent
-        recovered = _abandon(found, journal)
+        recovered = _abandon(plan, found, journal)
     if recovered.journal_offset < 0 and found.refused:
         raise LineageError(
             f"the journal of {plan.model} is empty, yet there are checkpoints of it: it was deleted or trimmed, and"
@@ -156,13 +158,14 @@ def _replay(
     return Recovered(progress, offset, replayed, known)
 
 
-def _abandon(found: _Found, journal: Journal) -> Recovered:
+def _abandon(plan: Plan, found: _Found, journal: Journal) -> Recovered:
     """Go to the end of the journal without the steps between; if there are any, they are lost from the state."""
     progress, base = found.progress, (found.offset, found.progress.state.t)
     last, offset = None, found.offset
     for offset, value in journal.read(found.offset + 1):
         last = read_journal(value)
         if last.event == "genesis":
+            check_lineage(plan, last.lineage, last.fingerprint)
             base = (offset, 0)
         progress = _skip(progress, last, value)
         final = value
