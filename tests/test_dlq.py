@@ -12,7 +12,7 @@ from stream_ocpdl.cli import main
 from stream_ocpdl.stream import kafka
 from stream_ocpdl.stream.letters import MARK, Choice, Letter
 from stream_ocpdl.stream.messages import DeadLetter, Position, Record, Tensor, split
-from tests.test_kafka import lingering, model  # noqa: F401  (fixtures)
+from tests.test_kafka import lingering, model, process  # noqa: F401  (fixtures)
 
 
 def letter(reason="value has 6 bytes, fewer than the 8 of a prefix", offset=5, headers=()):
@@ -140,6 +140,23 @@ def test_to_another_topic(refused, model):  # noqa: F811
     finally:
         kafka.delete_topics(model.connection, [target])
     refused("replay", "--to", f"{model.name}.nowhere", "--yes", code=6)
+
+
+def test_a_broken_topic_ends_the_service(model, tmp_path):  # noqa: F811
+    """With exit code 9 and one line; started again and again it refuses nothing more, until it is told that it may."""
+    kafka.produce(model.connection, model.topics.input, [(k % 2, b"poison") for k in range(1000)])
+    lingering(model, refusals={"consecutive": 300})
+    counts = []
+    for _ in range(2):
+        with process(model, tmp_path) as life:
+            assert life.wait(60) == 9
+        counts.append(len(model.seen("dead-letters")))
+        (said,) = [found for found in (tmp_path / "log").read_text().splitlines() if '"critical"' in found]
+        assert "messages in a row were refused, the last because value has 6 bytes" in said
+    assert counts[0] == counts[1] <= 300
+    model.set(refusals={"consecutive": None, "ratio": None})
+    model.live()
+    assert len(model.seen("dead-letters")) == 1000
 
 
 def test_mended_by_waiting(model, tmp_path):  # noqa: F811

@@ -265,6 +265,22 @@ def test_what_was_learned_ahead_is_not_learned_again():
     assert end.progress.learned == ()
 
 
+def test_what_was_learned_ahead_and_is_not_yet_read_again():
+    """After a restart another partition closes a minibatch before it comes by again: it stays learned."""
+    chosen = plan("full", "arrival", "one-per-chain")
+    world = World([[value(0, draw) for draw in range(10)] + [value(chain, 0) for chain in (1, 2, 3)], []])
+    serve(world, chosen, PACE)
+    world.input[1] = [value(chain, 0) for chain in (4, 5, 6, 7)]
+    serve(world, chosen, PACE, silent={0})
+    last = JournalRecord.from_bytes(world.stream("journal")[-1])
+    assert last.learned == ((0, 10, 10), (0, 11, 11), (0, 12, 12))
+    world.input[0] += [value(1, 1)]
+    end, _ = serve(world, plan("linger", "arrival"), PACE)
+
+    assert len(world.codes()) == len({code.position for code in world.codes()}) == 18
+    assert end.progress.tally == (0, 18, 0)
+
+
 def test_lingering_takes_one_of_each_chain():
     """What waits is taken in several minibatches, none of which has a chain twice."""
     world = World([[value(0, 0), value(0, 1), value(1, 0), value(0, 2)]])

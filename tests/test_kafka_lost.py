@@ -174,7 +174,7 @@ def test_offsets_that_somebody_reset(learned):  # noqa: F811
     learned.feed()
     learned.live()
 
-    assert any("the group is at 3 in partition 0, set by somebody else" in line for line in learned.reports)
+    assert any("the group is at 3 in partition 0, which somebody else set" in line for line in learned.reports)
     assert len(codes(learned)) == len(set(codes(learned))) == 60
     assert committed(learned.connection, learned.name, learned.topics.input) == learned.last().resume
 

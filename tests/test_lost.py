@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stream_ocpdl import Problem
 from stream_ocpdl.errors import ConfigError, InputLost, LineageError
 from stream_ocpdl.stream.lost import ranges
 from stream_ocpdl.stream.messages import JournalRecord, Tensor, split
@@ -255,6 +256,15 @@ def test_a_topic_that_was_made_anew(checkpoints):
     assert again.progress.state.digest() == end.progress.state.digest()
 
 
+def test_another_problem_is_refused_there_too():
+    """Whose state is lost from the beginning on is still asked for its lineage."""
+    world = anew(learned())
+    world.checkpoints = []
+    other = Problem(shape=(4, 3), rank=2, batch_size=5, sparsity=0.1)
+    with pytest.raises(LineageError, match="another problem"):
+        serve(world, replace(plan(**RESUME), problem=other), PACE)
+
+
 def test_another_topic_is_never_taken():
     """A name is a choice: positions of one topic are not tried in another, whatever the policy."""
     world = learned()
@@ -321,8 +331,11 @@ def test_positions_that_somebody_set():
     more(calm)
     end, reports = serve(world, plan(), PACE)
 
-    assert "the group is at 3 in partition 0, set by somebody else; the journal's 20 is used" in reports
-    assert "the group is at no offset in partition 1, set by somebody else; the journal's 20 is used" in reports
+    assert "the group is at 3 in partition 0, which somebody else set, or time; the journal's 20 is used" in reports
+    assert (
+        "the group is at no offset in partition 1, which somebody else set, or time; the journal's 20 is used"
+        in reports
+    )
     assert end.progress.state.digest() == serve(calm, plan(), PACE)[0].progress.state.digest()
     assert not any("somebody" in line for line in serve(world, plan(), PACE)[1])
 

@@ -14,7 +14,16 @@ same input; a transaction that was aborted is written again from the same bytes.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from stream_ocpdl.errors import ConfigError, Fenced, InputLost, LineageError, OcpdlError, Stopped, TooMuchRefused
+from stream_ocpdl.errors import (
+    BrokerError,
+    ConfigError,
+    Fenced,
+    InputLost,
+    LineageError,
+    OcpdlError,
+    Stopped,
+    TooMuchRefused,
+)
 from stream_ocpdl.ocpdl.diagnostics import figures
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.checkpoint import CheckpointStore, manifest_of
@@ -226,11 +235,15 @@ class Service:
 
     def _compare_positions(self, progress: Progress) -> None:
         """Say so if somebody has moved the positions; the journal is the truth."""
-        positions = self.ports.source.committed()
+        try:
+            positions = self.ports.source.committed()
+        except BrokerError as error:
+            self.ports.report(Said(f"the positions of the group are not known: {error}"))
+            return
         for partition, offset in progress.resume.items():
             if positions.get(partition, -1) != offset:
                 told = f"the group is at {positions.get(partition, 'no offset')} in partition {partition}"
-                said = f"{told}, set by somebody else; the journal's {offset} is used"
+                said = f"{told}, which somebody else set, or time; the journal's {offset} is used"
                 self.ports.report(Said(said, partition=partition, offset=offset))
 
     def _between_replays(self, *_: object) -> None:
