@@ -132,7 +132,7 @@ def test_a_shard_that_is_taken_back_is_finished_and_the_other_goes_on():
 def test_a_shard_that_is_gone_is_dropped(end):
     """Past the budget, or lost: what the runner has is void, it finishes nothing, and that is no error."""
     work = Work(slow=0.6)
-    said = live(Group(give(0), *[nothing] * 5, end), work)
+    said = live(Group(give(0), *[nothing] * 5, end), work, polls=120)
 
     assert work.log == [("run", 0, None)]
     assert "dropped shard 0: shard 0 is no longer ours" in said
