@@ -20,10 +20,10 @@ from stream_ocpdl.errors import IMPATIENT, BrokerError, ConfigError, LineageErro
 from stream_ocpdl.evidence import examine
 from stream_ocpdl.ocpdl.workers import SERIAL
 from stream_ocpdl.stream import kafka, pipeline
+from stream_ocpdl.stream.following import Follower
 from stream_ocpdl.stream.kafka import Connection, Election, committed
 from stream_ocpdl.stream.messages import JournalRecord, Tensor
 from stream_ocpdl.stream.preflight import Scripts, prepare
-from stream_ocpdl.stream.recovery import Follower
 from stream_ocpdl.stream.replicas import Replica
 from stream_ocpdl.stream.service import Service
 from stream_ocpdl.stream.topics import TopicJournal

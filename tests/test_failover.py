@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import ExitStack
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -41,8 +42,9 @@ def test_the_leader_of_each_topic_is_killed(installed, tmp_path):
         model = Model(cluster.bootstrap_servers, shards=2, kafka={"extra": {"session.timeout.ms": 6000}})
         model.create()
         topics = model.settings.topics()
-        with Life(model, tmp_path, "first") as first, Life(model, tmp_path, "second") as second:
-            assert eventually(lambda: first.count("^ready") + second.count("^ready") >= 2, 60)
+        with ExitStack() as stack:
+            lives = [stack.enter_context(Life(model, tmp_path, name)) for name in ("first", "second")]
+            assert eventually(lambda: sum(life.count("^ready") for life in lives) >= 2, 60)
             feed = Feed(model)
             internal = ("__consumer_offsets", "__transaction_state")
             for topic in (topics.input, topics.journal, topics.codes, topics.state, topics.snapshots, *internal):
@@ -51,13 +53,15 @@ def test_the_leader_of_each_topic_is_killed(installed, tmp_path):
                 time.sleep(5)
                 cluster.restart(node)
                 time.sleep(3)
-                assert first.process.poll() is None, first.text
-                assert second.process.poll() is None, second.text
+                for life in [life for life in lives if life.process.poll() is not None]:
+                    assert life.process.returncode == BrokerError.exit_code, life.text  # a call into the client hung
+                    lives.remove(life)
+                    lives.append(stack.enter_context(Life(model, tmp_path, f"after-{topic}")))
             feed.end()
             assert eventually(model.learned, 120)
-            for life in (first, second):
+            for life in lives:
                 life.process.terminate()
-                assert life.process.wait(60) == 0
+                assert life.process.wait(60) == 0, life.text
         model.check()
         assert model.fed > 100
 

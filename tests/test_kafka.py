@@ -359,6 +359,22 @@ def test_checkpoints_in_a_directory(model, tmp_path, caplog, size, said):
     assert model.reports[-2:] == ["restored the checkpoint of step 4", "ready at step 8, 4 steps replayed"]
 
 
+def test_a_successor_fences_a_directory(tmp_path):
+    """It removes what its predecessor has half written, which then cannot be made a checkpoint; shards do not meet."""
+    manifest, state = checkpoint("model", Problem(shape=(4, 3), rank=2), 1)
+    DirectoryStore(tmp_path, "model", shard=1).open()
+    successor = DirectoryStore(tmp_path, "model", shard=0)
+    late = DirectoryStore(tmp_path, "model", lambda _: successor.open(), shard=0)
+    late.open()
+
+    with pytest.raises(Fenced, match="another process writes this model now"):
+        late.save(manifest, state.parts)
+    assert list(successor.candidates()) == []
+    successor.save(manifest, state.parts)
+    assert len(list(successor.candidates())) == 1
+    assert list(DirectoryStore(tmp_path, "model", shard=1).candidates()) == []
+
+
 # ── messages ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 

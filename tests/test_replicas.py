@@ -132,7 +132,7 @@ def test_a_shard_that_is_taken_back_is_finished_and_the_other_goes_on():
 def test_a_shard_that_is_gone_is_dropped(end):
     """Past the budget, or lost: what the runner has is void, it finishes nothing, and that is no error."""
     work = Work(slow=0.6)
-    said = live(Group(give(0), *[nothing] * 5, end), work)
+    said = live(Group(give(0), *[nothing] * 5, end), work, polls=120)
 
     assert work.log == [("run", 0, None)]
     assert "dropped shard 0: shard 0 is no longer ours" in said
@@ -144,6 +144,27 @@ def test_a_shard_comes_back_while_its_old_runner_is_still_there():
     live(Group(give(0), *[nothing] * 3, revoke(0), give(0)), work, polls=100)
 
     assert work.log == [("run", 0, None), ("run", 0, None), ("finished", 0)]
+
+
+def test_a_runner_that_hangs_holds_up_nobody(monkeypatch):
+    """A call into the client may never come back: the shard gets another runner after a while, and an end is an end."""
+    monkeypatch.setattr(replicas, "HANGS", 0.2)
+    work, hung = Work(), threading.Event()
+
+    def run(term, warm, run=work.run):
+        if not work.log:
+            work.log.append("hangs")
+            hung.wait(5)
+            term.check()
+        run(term, warm)
+
+    work.run = run
+    began = time.monotonic()
+    live(Group(give(0), *[nothing] * 3, revoke(0), give(0)), work, polls=100)
+
+    assert work.log == ["hangs", ("run", 0, None), ("finished", 0)]
+    assert time.monotonic() - began < 4
+    hung.set()
 
 
 def test_after_a_fence_it_leaves_and_each_time_for_longer(monkeypatch):

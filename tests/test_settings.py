@@ -272,6 +272,22 @@ def test_exactly_once_cannot_be_switched_off(file, name):
     assert any(f"kafka.extra may not have {name}: " in line for line in lines)
 
 
+def test_times_of_the_group(file):
+    """They may be given, one or all, and are looked at together with those that are not."""
+
+    def check(**extra):
+        given = {name.replace("_", "."): value for name, value in extra.items()}
+        semantics(load(file(kafka={"extra": given}), (), {}).settings)
+
+    check(session_timeout_ms=8000)
+    check(max_poll_interval_ms=20_000)
+    for wrong in ("soon", -1, 10**12):
+        with pytest.raises(ConfigError, match=r"session\.timeout\.ms"):
+            check(session_timeout_ms=wrong)
+    with pytest.raises(ConfigError, match=r"max\.poll\.interval\.ms"):
+        check(max_poll_interval_ms=2000)
+
+
 def test_what_librdkafka_does_not_know(file):
     """A name or a value that librdkafka does not take is a mistake of the operator, found before anything is begun."""
     settings = load(file(kafka={"extra": {"linger.mss": 5}}), (), {}).settings

@@ -29,7 +29,9 @@ def test_a_broken_promise_is_told(broker, monkeypatch):
     """The verdict names what does not hold, and the command ends with 1: here positions that are not there."""
     monkeypatch.setattr("stream_ocpdl.verification.CRASH_POINTS", ())
     monkeypatch.setattr("stream_ocpdl.evidence.committed", lambda *_: {})
-    result = CliRunner().invoke(main, ["verify", "--bootstrap-servers", broker, "--kills", "1", "--json"])
+    result = CliRunner().invoke(
+        main, ["verify", "--bootstrap-servers", broker, "--kills", "1", "--session-ms", "1000", "--json"]
+    )
 
     assert result.exit_code == 1
     failures = json.loads(result.stdout)["failures"]

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from stream_ocpdl.errors import OcpdlError, StateError
+from stream_ocpdl.errors import Fenced, OcpdlError, StateError
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.stream.messages import OWN, Manifest, unframe
 from stream_ocpdl.stream.plan import Plan
@@ -152,7 +152,10 @@ class DirectoryStore:
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
-        temporary.rename(final)
+        try:
+            temporary.rename(final)
+        except FileNotFoundError:
+            raise Fenced(f"{temporary} was removed: another process writes this model now") from None
         _flush_directory(self._directory)
         for old in [path for path in self._files() if path != final][KEPT - 1 :]:
             old.unlink()

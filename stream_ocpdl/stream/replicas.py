@@ -1,13 +1,16 @@
 """Which shards this process runs: those that the election gives to it, each in a thread of its own.
 
-1. The main thread polls the election and does nothing that takes long: so a step may take as long as it likes, and
-the group still hears from us.
-2. A term that begins gets a runner, once the one before it in that shard has ended. It fences, recovers, works.
-3. A term that ends is finished by its runner, within a budget, or dropped.
-4. A runner that is fenced while its shard still is ours: two processes must not fence each other for ever. Leave,
-pause, join again; each time the pause is longer.
-5. Without a shard this is a standby, and follows the journals of the others if it is to be a warm one.
-6. Told to stop, or after the error of a runner: finish all shards, then leave.
+    1. The main thread polls the election and does nothing that takes long: so a step may take as long as it likes,
+       and the group still hears from us.
+    2. A term that begins gets a runner, once the one before it in that shard has ended, or hangs in a call into the
+       client that does not come back. It fences (that one, too), recovers, works.
+    3. A term that ends is finished by its runner, within a budget, or dropped.
+    4. A runner that is fenced while its shard still is ours: two processes must not fence each other for ever. Leave,
+       pause, join again; each time the pause is longer.
+    5. Without a shard this is a standby, and follows the journals of the others if it is to be a warm one.
+    6. Told to stop, or after the error of a runner: finish all shards, then leave.
+
+What is said here in order is marked so in the code.
 """
 
 import threading
@@ -28,6 +31,9 @@ POLL = 0.1
 
 SETTLED = 1.0
 """Seconds without a shard after which this is a standby: a rebalance takes two rounds."""
+
+HANGS = 10.0
+"""Seconds after which a runner that has lost its shard, and is still there, is waited for no longer."""
 
 NOTICED = 3.0
 """Seconds in which a process that was fenced hears from the group that its shard is gone."""
@@ -128,9 +134,11 @@ class Replica:
 
     def _begin(self) -> None:
         """2. A runner for each term that has none."""
-        busy = {runner.term.shard for runner in self._runners}
+        running = {runner.term for runner in self._runners}
+        busy = {term.shard for term in running}
         for shard, term in list(self._election.terms.items()):
-            if shard not in busy and term not in self._fenced:
+            hangs = term not in running and self._now() - term.began >= HANGS
+            if (shard not in busy or hangs) and term not in self._fenced:
                 self._report(Said(f"elected to write shard {shard}", shard=shard))
                 self._start(term)
 
@@ -212,7 +220,7 @@ class Replica:
         self._forget()
         for runner in self._runners:
             runner.term.finish()
-        while self._runners:
+        while any(not runner.term.lost for runner in self._runners):  # the others have nothing to finish
             self._poll()
             if self._error is not None:
                 time.sleep(POLL)  # a poll that fails does not wait

@@ -23,6 +23,12 @@ log = logging.getLogger("stream_ocpdl.kafka")
 LARGEST = 64_000_000
 """Bytes of a record, at most: the records of the journal are not cut into pieces."""
 
+SESSION_MS = 10_000
+"""How long a member may be silent before the group takes its shards away."""
+
+POLL_MS = 60_000
+"""How long the group waits for a member that does not poll; the thread that does nothing else is never so late."""
+
 OF_GROUPS = ("session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms")
 """Settings of the members of a group."""
 
@@ -49,7 +55,7 @@ class Connection:
             "auto.offset.reset": "error",
             "isolation.level": "read_committed",
         }
-        return Consumer(defaults | self.common() | rules | settings, logger=client_log)
+        return Consumer(defaults | self.alone() | rules | settings, logger=client_log)
 
     def producer(self, transactional_id: str, **settings: Any) -> Producer:
         """A transactional producer."""
@@ -62,7 +68,7 @@ class Connection:
         return AdminClient(self.alone(), logger=client_log)
 
     def alone(self) -> dict[str, Any]:
-        """The settings of a client that is in no group; it would complain of the others."""
+        """The settings of a client that is in no group: those of members are not for it."""
         return {name: value for name, value in self.common().items() if name not in OF_GROUPS}
 
     def common(self) -> dict[str, Any]:
@@ -71,11 +77,27 @@ class Connection:
         return {"bootstrap.servers": self.bootstrap_servers, **quiet, **self.options}
 
 
+def timeouts(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The times of a member, but for those that the operator has set.
+
+    >>> timeouts({"session.timeout.ms": 45000})["heartbeat.interval.ms"]
+    4500
+    """
+    told = str(options.get("session.timeout.ms", SESSION_MS))
+    session = int(told) if told.isdecimal() else SESSION_MS  # what is wrong with it, librdkafka says
+    usual = {
+        "session.timeout.ms": session,
+        "heartbeat.interval.ms": session // 10,
+        "max.poll.interval.ms": max(session, POLL_MS),
+    }
+    return {name: options.get(name, value) for name, value in usual.items()}
+
+
 def check_options(options: Mapping[str, Any]) -> None:
     """Raise unless librdkafka takes these settings. Nothing is connected."""
     connection = Connection("", options={**options, "log_level": 0})
     try:
-        connection.consumer().close()
+        connection.consumer(**timeouts(options)).close()
         connection.producer("never used")
     except KafkaException as error:
         reason = error.args[0].str().strip().removeprefix("Failed to create consumer: ")

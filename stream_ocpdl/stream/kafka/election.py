@@ -16,26 +16,18 @@ takes the partition back; nothing of it is read here. What was learned of the gr
 import logging
 import struct
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from stream_ocpdl.errors import BrokerError
 from stream_ocpdl.stream.kafka.backoff import Backoff
-from stream_ocpdl.stream.kafka.connection import Connection
+from stream_ocpdl.stream.kafka.connection import Connection, timeouts
 from stream_ocpdl.stream.tenure import Term, await_end
 
 log = logging.getLogger("stream_ocpdl.kafka")
 
-SESSION_MS = 10_000
-"""How long a member may be silent before the group takes its shards away."""
-
 BUDGET = 10.0
 """Seconds that a shard has to be finished in when the group takes it back."""
-
-POLL_MS = 60_000
-"""How long the group waits for a member that does not poll; the thread that does nothing else is never so late."""
 
 REFUSED = (
     KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -162,21 +154,6 @@ class Election:
         else:
             self._down = False
             self._backoff.worked()
-
-
-def timeouts(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The times of a member, but for those that the operator has set.
-
-    >>> timeouts({"session.timeout.ms": 45000})["heartbeat.interval.ms"]
-    4500
-    """
-    session = int(options.get("session.timeout.ms", SESSION_MS))
-    usual = {
-        "session.timeout.ms": session,
-        "heartbeat.interval.ms": session // 10,
-        "max.poll.interval.ms": max(session, POLL_MS),
-    }
-    return {name: options.get(name, value) for name, value in usual.items()}
 
 
 def generation(token: bytes) -> int:
