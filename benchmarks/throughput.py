@@ -174,7 +174,7 @@ def service(connection: Connection, topic: str, size: Size) -> float:
     """Tensors a second of the service, by its journal."""
     with started(connection, topic, size) as topics:
         learned = size.tensors // BATCH * BATCH
-        while sum(committed(connection, topics.journal.partition(".")[0], topic).values()) < learned:
+        while sum(committed(connection, topics.journal.rpartition(".")[0], topic).values()) < learned:
             time.sleep(0.2)
         records = list(read_committed(connection, topics.journal, 0))
     when = [record.timestamp for record in records[1:]]

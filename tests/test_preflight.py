@@ -137,6 +137,7 @@ def test_shards():
         (names.input, "it has 2 partitions, and with 3 shards some would have nothing to learn"),
         (names.journal, "it has 2 partitions, and 3 are needed"),
         (names.state, "it has 4 partitions, and 6 are needed"),
+        (names.control, "it has 2 partitions, and 3 are needed"),
     ]
     (finding,) = inspect(NAMES, found, SCRIPTS)
     assert finding.what == "it has 2 partitions, one a shard, and shards is 1"

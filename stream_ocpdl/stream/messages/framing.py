@@ -7,10 +7,10 @@ The payload begins at a multiple of 16: arrays are read in place, aligned.
 
 import reprlib
 import struct
-import zlib
 from typing import Any, NamedTuple
 
 import msgpack
+from isal import isal_zlib
 
 from stream_ocpdl.errors import DecodeError
 
@@ -94,7 +94,7 @@ def checksum(*parts: Payload) -> int:
     """CRC-32 over bytes one after the other."""
     total = 0
     for part in parts:
-        total = zlib.crc32(part, total)
+        total = isal_zlib.crc32(part, total)
     return total
 
 
