@@ -55,7 +55,7 @@ LAYERS = [
     {"stream.checkpoint", "stream.genesis"},
     {"stream.recovery", "stream.topics"},
     {"stream.requests", "stream.replaying", "stream.following"},
-    {"stream.service", "stream.standby", "stream.preflight", "stream.snapshots", "stream.asking"},
+    {"stream.service", "stream.ahead", "stream.standby", "stream.preflight", "stream.snapshots", "stream.asking"},
     {"stream.starting", "stream.replicas"},
     {"config.settings"},
     {"config.places"},

@@ -191,20 +191,30 @@ def test_refused_tensors_name_no_modes():
 
 
 def test_large_tensors_are_read_as_they_are_needed():
-    """Bytes that wait pause a partition, unless a minibatch waits for it."""
+    """Bytes that wait pause a partition with more than its share of two minibatches, unless one waits for it."""
     batcher = Batcher(Batching(4), [0, 1])
-    large = Tensor(np.ones((4, 3)))
-    for k in range(3):
-        record = Record(Position(0, k), None, bytes(5_000_000))
-        batcher.add(Item(record.position, 0.0, large, (record,)))
-    assert batcher.hungry == {1}
-    record = Record(Position(1, 0), None, bytes(5_000_000))
-    batcher.add(Item(record.position, 0.0, large, (record,)))
-    assert batcher.hungry == {1}
-    record = Record(Position(1, 1), None, bytes(5_000_000))
-    batcher.add(Item(record.position, 0.0, large, (record,)))
-    assert batcher.hungry == set()
+    hungry = []
+    for partition, count in ((0, 6), (1, 6)):
+        for k in range(count):
+            record = Record(Position(partition, k), None, bytes(5_000_000))
+            batcher.add(Item(record.position, 0.0, Tensor(np.ones((4, 3))), (record,)))
+            hungry.append(batcher.hungry)
+    both, other, none = {0, 1}, {1}, set()
+
+    assert hungry == [both] * 4 + [other] * 2 + [other] * 4 + [none] * 2
     assert len(batcher.complete(0.0)) == 4
+    batcher.take(batcher.complete(0.0))
+    assert batcher.hungry == both
+
+
+def test_small_tensors_wait_by_the_million():
+    """A partition is not paused for a few bytes, however many minibatches they make."""
+    batcher = Batcher(Batching(4), [0, 1])
+    for k in range(1000):
+        record = Record(Position(0, k), None, bytes(5_000))
+        batcher.add(Item(record.position, 0.0, Tensor(np.ones((4, 3))), (record,)))
+
+    assert batcher.hungry == {0, 1}
 
 
 def dictionaries(world):

@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
 from stream_ocpdl.cli.options import store_of
 from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.ocpdl.workers import Workers
+from stream_ocpdl.stream.ahead import Ahead
 from stream_ocpdl.stream.checkpoint import CheckpointStore
 from stream_ocpdl.stream.following import Follower
 from stream_ocpdl.stream.genesis import Beginning
@@ -48,7 +50,8 @@ class ShardWork:
 
             outbox = TopicOutbox(self.connection, topics, self.settings.model, source, self.at, term, shard)
             ports = Ports(
-                source=source,
+                source=stack.enter_context(closing(Ahead(source))),
+                aside=stack.enter_context(ThreadPoolExecutor(1, f"commit-{shard}")),
                 journal=TopicJournal(self.connection, topics.journal, shard),
                 outbox=outbox,
                 store=self._store(shard, self.at, term.check),

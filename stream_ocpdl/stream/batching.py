@@ -29,7 +29,8 @@ from stream_ocpdl.stream.messages import Position
 from stream_ocpdl.stream.refusals import merged
 
 PLENTY = 8_000_000
-"""Bytes of a partition that may wait for their minibatch before no more of it is read."""
+"""Bytes of a partition that may wait for their minibatch before no more of it is read; or its share of two minibatches,
+if that is more: a partition that is paused and resumed all the time is fetched again all the time."""
 
 LAG = 8
 """So many minibatches' worth of draws wait for chains that lag, before one is closed without them."""
@@ -80,6 +81,8 @@ class Batcher:
         self._line: deque[Item] = deque()
         self._held = dict.fromkeys(self._partitions, 0)
         """Bytes of each partition that wait."""
+        self._largest = 0
+        """Bytes of the largest item so far."""
         self._tensors = 0
         self._refused_since = 0.0
         self._refused = (0, 0)
@@ -130,7 +133,9 @@ class Batcher:
 
         The limit is wide, because pausing a partition throws away what was fetched of it.
         """
-        wanted = {p for p, size in self._held.items() if size < PLENTY}
+        share = 2 * self._batching.size // len(self._partitions) + 1
+        plenty = max(PLENTY, share * self._largest)
+        wanted = {p for p, size in self._held.items() if size < plenty}
         if not self._full:
             wanted |= {self._partitions[self._turn]} if self._in_turn else set(self._partitions)
         return wanted
@@ -188,7 +193,9 @@ class Batcher:
     def _hold(self, item: Item, sign: int) -> None:
         """Count an item that waits, or no longer does; a place alone holds nothing."""
         if not item.empty:
-            self._held[item.position.partition] += sign * held_by(item)
+            size = held_by(item)
+            self._held[item.position.partition] += sign * size
+            self._largest = max(self._largest, size)
 
     def _pop(self, tensors: int) -> list[Item]:
         """The items up to the last of so many tensors, and those right after it that have none."""

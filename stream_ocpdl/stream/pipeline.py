@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stream_ocpdl.errors import DataError, LineageError, NumericError, OcpdlError
-from stream_ocpdl.ocpdl.batch import Batch, gather
+from stream_ocpdl.ocpdl.arrays import BigArray, empty
+from stream_ocpdl.ocpdl.batch import Batch, fill
 from stream_ocpdl.ocpdl.blame import blame
 from stream_ocpdl.ocpdl.diagnostics import figures
 from stream_ocpdl.ocpdl.learner import advance
@@ -75,6 +76,7 @@ class Pipeline:
         self.identity = identity
         self._workers = workers
         self._care = care
+        self._place: BigArray | None = None
         self._intake = Intake(plan.format, plan.problem.shape, progress.resume)
         self._batcher = Batcher(plan.batching, list(progress.resume), progress.cursor)
         self._expected = dict(progress.resume)
@@ -164,7 +166,7 @@ class Pipeline:
             wrong: dict[Position, OcpdlError] = {}
             if rows:
                 arrays = [item.tensor.array for item in rows if item.tensor is not None]
-                batch, refused = gather(self.plan.problem, arrays, self._workers)
+                batch, refused = fill(self.plan.problem, arrays, self._room(len(arrays)), self._workers)
                 wrong = {rows[j].position: DataError(reason) for j, reason in refused.items()}
             axes, misnamed = _named(self.progress.axes, [item for item in rows if item.position not in wrong])
             wrong |= misnamed
@@ -179,6 +181,12 @@ class Pipeline:
                 return self._batcher.take(rows), batch, axes
             self._batcher.refuse(wrong)
         return None
+
+    def _room(self, rows: int) -> BigArray:
+        """Memory for a minibatch: always the same, since new memory costs as much as the copy into it."""
+        if self._place is None or len(self._place) < rows:
+            self._place = empty((rows, *self.problem.shape), self.problem.dtype)
+        return self._place[:rows]
 
     def _advance(self, batch: Batch) -> tuple[State, Step]:
         """The next state, in the memory of the present one."""

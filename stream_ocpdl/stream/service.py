@@ -3,7 +3,8 @@
     1. Fence every predecessor.
     2. Recover: checkpoint, then replay.
     3. Poll, feed, step, until it is time to commit; then codes, dead letters, snapshots, journal and positions in one
-       transaction. Checkpoints only after their step is committed.
+       transaction, which is written while the next minibatches are learned. Checkpoints only after their step is
+       committed.
        Between two commits requests of operators are answered (`requests`).
     4. When told to stop: commit what is learned, write a checkpoint, end.
 
@@ -11,7 +12,8 @@ What is learned and not yet committed exists in memory alone. A process that die
 same input; a transaction that was aborted is written again from the same bytes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 
 from stream_ocpdl.errors import (
@@ -65,6 +67,8 @@ class Ports:
     """How a new model begins; without it with the earliest input."""
     since: float | None = None
     """When it was asked to run, by the same clock."""
+    aside: Executor | None = None
+    """One thread, in which transactions are written; without it they are written at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,28 +117,30 @@ class Service:
 
     def _live(self, pipeline: Pipeline, offset: int, checkpointed: int) -> tuple[Pipeline, OcpdlError | None]:
         """Work until told to stop, or until something is wrong with the input: that is returned, all else committed."""
-        ports, broken = self.ports, None
+        ports, commits, broken = self.ports, Commits(self.ports.outbox, offset, self.ports.aside), None
         next_look = ports.now() + LOOK
         while not ports.stopping():  # 3
             outputs, broken = self._work(pipeline)
             if outputs:
-                offset = ports.outbox.commit(outputs, pipeline.progress.resume)
+                commits.begin(outputs, pipeline.progress.resume)
                 self._say_refused(outputs)
             if broken is None and ports.now() >= next_look:
                 next_look = ports.now() + LOOK
                 broken = InputLost("the input has changed") if ports.source.changed() else None
             if isinstance(broken, Spent):
+                commits.end()
                 return pipeline, broken
             if broken is not None:
                 break
-            for answered in self._desk.answers(pipeline):
-                pipeline, offset = answered.pipeline, answered.offset
+            for answered in self._desk(commits).answers(pipeline):
+                pipeline = answered.pipeline
                 ports.at("after-answer")
                 checkpointed = min(checkpointed, pipeline.progress.state.t - 1)  # one more, at the end at least
                 if answered.went_back:
-                    checkpointed = self._checkpoint(pipeline, offset)
+                    checkpointed = self._checkpoint(pipeline, commits.end())
             if pipeline.progress.state.t - checkpointed >= self.pace.checkpoint_every:
-                checkpointed = self._checkpoint(pipeline, offset)
+                checkpointed = self._checkpoint(pipeline, commits.end())
+        offset = commits.end()
         if pipeline.progress.state.t > checkpointed:  # 4
             self._checkpoint(pipeline, offset)
         return pipeline, broken
@@ -203,13 +209,12 @@ class Service:
         self._checkpoint(pipeline, offset)
         return offset
 
-    @property
-    def _desk(self) -> Desk:
+    def _desk(self, commits: "Commits") -> Desk:
         ports = self.ports
         world = Recovery(
             ports.source, ports.journal, ports.store, ports.report, self._between_replays, workers=self.workers
         )
-        return Desk(ports.control, ports.outbox, world, ports.at)
+        return Desk(ports.control, commits, world, ports.at)
 
     def _hold_to_terms(self, found: Recovered) -> None:
         """Raise unless the settings have the terms that the model began with, or those in force, which hold."""
@@ -288,3 +293,34 @@ class Service:
         manifest = manifest_of(pipeline.plan, progress, journal_offset, pipeline.identity)
         self.ports.store.save(manifest, progress.state.parts)
         return progress.state.t
+
+
+class Commits:
+    """The way out, one transaction at a time: each waits for the one before it, and says what went wrong."""
+
+    def __init__(self, outbox: Outbox, offset: int, aside: Executor | None = None) -> None:
+        self._outbox, self._offset, self._aside = outbox, offset, aside
+        self._pending: Future[int] | None = None
+
+    def open(self) -> None:
+        """It is."""
+
+    def begin(self, outputs: Sequence[Output], positions: Mapping[int, int]) -> None:
+        """Write outputs and positions; nothing of them changes any more."""
+        self.end()
+        if self._aside is None:
+            self._offset = self._outbox.commit(outputs, positions)
+        else:
+            self._pending = self._aside.submit(self._outbox.commit, outputs, positions)
+
+    def end(self) -> int:
+        """Wait until everything begun is committed; the offset of the journal's last record."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            self._offset = pending.result()
+        return self._offset
+
+    def commit(self, outputs: Sequence[Output], positions: Mapping[int, int]) -> int:
+        """Both."""
+        self.begin(outputs, positions)
+        return self.end()

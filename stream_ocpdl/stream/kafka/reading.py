@@ -205,6 +205,8 @@ class KafkaSource:
         self.partitions: Sequence[int] = ()
         self.identity = ""
         self._paused: set[int] = set()
+        # Asked for now: beside a consumer that is being polled the call may never come back.
+        self._nobody = self._consumer.consumer_group_metadata()
         self._look()
 
     def earliest(self) -> dict[int, int]:
@@ -251,7 +253,7 @@ class KafkaSource:
     def positions(self, offsets: Mapping[int, int], token: bytes | None = None) -> tuple[list[TopicPartition], Any]:
         """Consumed offsets as a transaction takes them; without the token of a member they are nobody's."""
         consumed = [TopicPartition(self._topic, p, offset) for p, offset in offsets.items()]
-        return consumed, self._consumer.consumer_group_metadata() if token is None else token
+        return consumed, self._nobody if token is None else token
 
     def close(self) -> None:
         """Leave."""

@@ -1,0 +1,159 @@
+"""Reading ahead, and writing aside: the same records and the same transactions, in the same order."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from stream_ocpdl.errors import BrokerError, InputLost
+from stream_ocpdl.stream.ahead import Ahead
+from stream_ocpdl.stream.messages import Output, Position
+from stream_ocpdl.stream.service import Commits
+from tests.fakes import Source, World
+from tests.test_kafka import eventually
+
+
+def drained(source, count, hungry=(0, 1)):
+    """So many records, polled as the service does."""
+    found, deadline = [], time.monotonic() + 10
+    while len(found) < count and time.monotonic() < deadline:
+        found += source.poll(7, 0.01, hungry)
+    return found
+
+
+def values(count=50):
+    return [[b"%d:%d" % (p, k) for k in range(count)] for p in range(2)]
+
+
+def test_everything_comes_once_and_in_order():
+    """Each partition in order."""
+    ahead = Ahead(Source(World(values())))
+    ahead.start({0: 0, 1: 10})
+    found = drained(ahead, 90)
+    ahead.close()
+
+    for partition, first in ((0, 0), (1, 10)):
+        assert [r.position.offset for r in found if r.position.partition == partition] == list(range(first, 50))
+    assert [record.value for record in found if record.position.partition == 0] == values()[0]
+
+
+def test_starting_again_drops_what_was_read():
+    """What was read ahead of a position is not delivered after another was asked for."""
+    ahead = Ahead(Source(World(values())))
+    ahead.start({0: 0, 1: 0})
+    drained(ahead, 5)
+    ahead.start({0: 40, 1: 50})
+    found = drained(ahead, 10)
+    ahead.close()
+
+    assert [record.position for record in found] == [Position(0, k) for k in range(40, 50)]
+
+
+def test_memory_is_bounded(monkeypatch):
+    """It stops at the limit, and goes on when there is room."""
+    monkeypatch.setattr("stream_ocpdl.stream.ahead.MOST", 20)
+    source = Source(World(values()))
+    ahead = Ahead(source)
+    ahead.start({0: 0, 1: 0})
+    time.sleep(0.2)
+    assert sum(source.at.values()) < 30
+    assert len(drained(ahead, 100)) == 100
+    ahead.close()
+
+
+def test_nothing_is_read_that_nobody_wants():
+    """A partition that is not hungry is left alone, but for what was read before that was known."""
+    source = Source(World(values()))
+    ahead = Ahead(source)
+    ahead.start({0: 0, 1: 0})
+    drained(ahead, 100)
+    source.world.input = [line + line for line in source.world.input]
+    ahead.poll(1, 0.01, [0])
+    drained(ahead, 50, [0])
+    before = source.at[1]
+    time.sleep(0.2)
+    assert source.at[1] == before
+    ahead.close()
+
+
+def test_an_error_comes_after_what_was_read_before_it():
+    """And comes again for as long as nobody starts anew."""
+    source = Source(World(values(20)))
+    poll = source.poll
+
+    def failing(limit, timeout, hungry):
+        found = poll(limit, timeout, hungry)
+        if not found:
+            raise InputLost("gone")
+        return found
+
+    source.poll = failing
+    ahead = Ahead(source)
+    ahead.start({0: 0, 1: 0})
+    assert len(drained(ahead, 40)) == 40
+    for _ in range(2):
+        with pytest.raises(InputLost, match="gone"):
+            drained(ahead, 1)
+    ahead.close()
+
+
+def test_no_thread_is_left():
+    """Closed twice, or never started, it is gone."""
+    before = threading.active_count()
+    ahead = Ahead(Source(World(values())))
+    ahead.close()
+    ahead.start({0: 0, 1: 0})
+    ahead.close()
+    ahead.close()
+
+    assert eventually(lambda: threading.active_count() == before)
+
+
+class Slow:
+    """An outbox that takes its time."""
+
+    def __init__(self, fails=()):
+        self.written, self.fails, self.inside = [], list(fails), 0
+
+    def commit(self, outputs, positions):
+        self.inside += 1
+        assert self.inside == 1, "two transactions at once"
+        time.sleep(0.01)
+        self.inside -= 1
+        if outputs[0].value in self.fails:
+            raise BrokerError("away")
+        self.written.append((outputs[0].value, dict(positions)))
+        return len(self.written) - 1
+
+
+def output(k):
+    return [Output("codes", None, b"%d" % k)]
+
+
+@pytest.mark.parametrize("aside", [True, False])
+def test_transactions_are_written_one_after_the_other(aside):
+    """Aside or at once: in order, each whole, and `end` knows the last."""
+    outbox = Slow()
+    with ThreadPoolExecutor(1) as thread:
+        commits = Commits(outbox, -1, thread if aside else None)
+        assert commits.end() == -1
+        for k in range(5):
+            commits.begin(output(k), {0: k})
+        assert commits.end() == 4
+        assert commits.commit(output(5), {0: 5}) == 5
+
+    assert outbox.written == [(b"%d" % k, {0: k}) for k in range(6)]
+
+
+def test_what_goes_wrong_is_heard_at_the_next_turn():
+    """And nothing is written after it."""
+    outbox = Slow(fails=[b"1"])
+    with ThreadPoolExecutor(1) as thread:
+        commits = Commits(outbox, -1, thread)
+        commits.begin(output(0), {})
+        commits.begin(output(1), {})
+        with pytest.raises(BrokerError):
+            commits.begin(output(2), {})
+
+    assert [value for value, _ in outbox.written] == [b"0"]
