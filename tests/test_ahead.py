@@ -2,14 +2,13 @@
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from stream_ocpdl.errors import BrokerError, InputLost
 from stream_ocpdl.stream.ahead import Ahead
 from stream_ocpdl.stream.messages import Output, Position
-from stream_ocpdl.stream.service import Commits
+from stream_ocpdl.stream.service import Commits, aside
 from tests.fakes import Source, World
 from tests.test_kafka import eventually
 
@@ -131,17 +130,16 @@ def output(k):
     return [Output("codes", None, b"%d" % k)]
 
 
-@pytest.mark.parametrize("aside", [True, False])
-def test_transactions_are_written_one_after_the_other(aside):
+@pytest.mark.parametrize("way", [aside, None])
+def test_transactions_are_written_one_after_the_other(way):
     """Aside or at once: in order, each whole, and `end` knows the last."""
     outbox = Slow()
-    with ThreadPoolExecutor(1) as thread:
-        commits = Commits(outbox, -1, thread if aside else None)
-        assert commits.end() == -1
-        for k in range(5):
-            commits.begin(output(k), {0: k})
-        assert commits.end() == 4
-        assert commits.commit(output(5), {0: 5}) == 5
+    commits = Commits(outbox, -1, way)
+    assert commits.end() == -1
+    for k in range(5):
+        commits.begin(output(k), {0: k})
+    assert commits.end() == 4
+    assert commits.commit(output(5), {0: 5}) == 5
 
     assert outbox.written == [(b"%d" % k, {0: k}) for k in range(6)]
 
@@ -149,11 +147,10 @@ def test_transactions_are_written_one_after_the_other(aside):
 def test_what_goes_wrong_is_heard_at_the_next_turn():
     """And nothing is written after it."""
     outbox = Slow(fails=[b"1"])
-    with ThreadPoolExecutor(1) as thread:
-        commits = Commits(outbox, -1, thread)
-        commits.begin(output(0), {})
-        commits.begin(output(1), {})
-        with pytest.raises(BrokerError):
-            commits.begin(output(2), {})
+    commits = Commits(outbox, -1, aside)
+    commits.begin(output(0), {})
+    commits.begin(output(1), {})
+    with pytest.raises(BrokerError):
+        commits.begin(output(2), {})
 
     assert [value for value, _ in outbox.written] == [b"0"]

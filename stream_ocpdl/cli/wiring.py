@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
@@ -17,7 +16,7 @@ from stream_ocpdl.stream.kafka import Connection, KafkaSource, Tail
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import CrashPoint, Said, no_crash
 from stream_ocpdl.stream.recovery import Recovery, Report
-from stream_ocpdl.stream.service import Pace, Ports, Service
+from stream_ocpdl.stream.service import Pace, Ports, Service, aside
 from stream_ocpdl.stream.standby import Standby
 from stream_ocpdl.stream.starting import beginning
 from stream_ocpdl.stream.tenure import Term
@@ -51,7 +50,7 @@ class ShardWork:
             outbox = TopicOutbox(self.connection, topics, self.settings.model, source, self.at, term, shard)
             ports = Ports(
                 source=stack.enter_context(closing(Ahead(source))),
-                aside=stack.enter_context(ThreadPoolExecutor(1, f"commit-{shard}")),
+                aside=aside,
                 journal=TopicJournal(self.connection, topics.journal, shard),
                 outbox=outbox,
                 store=self._store(shard, self.at, term.check),
@@ -82,7 +81,12 @@ class ShardWork:
     def _begin(self, source: KafkaSource) -> Beginning:
         settings = self.settings
         found = beginning(self.connection, settings.topic, settings.start, settings.warm_start)
-        return replace(found, positions=lambda: {p: found.positions()[p] for p in source.partitions})
+
+        def positions() -> dict[int, int]:
+            everywhere = found.positions()
+            return {p: everywhere[p] for p in source.partitions}
+
+        return replace(found, positions=positions)
 
     def _source(self, shard: int) -> KafkaSource:
         return KafkaSource(self.connection, self.settings.topic, self.settings.model, shard, self.settings.shards)

@@ -14,6 +14,9 @@ from stream_ocpdl.stream.ports import Source
 MOST = 32_000_000
 """Bytes that are read ahead."""
 
+PATIENCE = 10.0
+"""Seconds to wait for the thread to end."""
+
 POLLED, WAIT = 256, 0.05
 """Records and seconds of one poll of the thread: it ends within that time when it is told to."""
 
@@ -90,7 +93,7 @@ class Ahead:
             self._running = False
             self._changed.notify()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(PATIENCE)  # a call into the client may hang; the thread ends with the process then
             self._thread = None
 
     def _read(self) -> None:

@@ -12,9 +12,12 @@ What is learned and not yet committed exists in memory alone. A process that die
 same input; a transaction that was aborted is written again from the same bytes.
 """
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeAlias
 
 from stream_ocpdl.errors import (
     BrokerError,
@@ -67,8 +70,8 @@ class Ports:
     """How a new model begins; without it with the earliest input."""
     since: float | None = None
     """When it was asked to run, by the same clock."""
-    aside: Executor | None = None
-    """One thread, in which transactions are written; without it they are written at once."""
+    aside: "Aside | None" = None
+    """How a transaction is written beside the learning; without it it is written at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,10 +298,28 @@ class Service:
         return progress.state.t
 
 
+Aside: TypeAlias = Callable[[Callable[[], int]], Future[int]]
+"""Makes a call somewhere else."""
+
+
+def aside(call: Callable[[], int]) -> Future[int]:
+    """Make a call in a thread of its own; one that hangs holds up nobody's end."""
+    future: Future[int] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # whoever waits for the result is to hear of it
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="commit", daemon=True).start()
+    return future
+
+
 class Commits:
     """The way out, one transaction at a time: each waits for the one before it, and says what went wrong."""
 
-    def __init__(self, outbox: Outbox, offset: int, aside: Executor | None = None) -> None:
+    def __init__(self, outbox: Outbox, offset: int, aside: "Aside | None" = None) -> None:
         self._outbox, self._offset, self._aside = outbox, offset, aside
         self._pending: Future[int] | None = None
 
@@ -311,7 +332,7 @@ class Commits:
         if self._aside is None:
             self._offset = self._outbox.commit(outputs, positions)
         else:
-            self._pending = self._aside.submit(self._outbox.commit, outputs, positions)
+            self._pending = self._aside(partial(self._outbox.commit, outputs, positions))
 
     def end(self) -> int:
         """Wait until everything begun is committed; the offset of the journal's last record."""
