@@ -13,7 +13,7 @@ from stream_ocpdl.fingerprint import conditions
 
 RESULTS = Path(__file__).parent / "results"
 
-NAMES = ("limit", "peers", "matrices", "growth", "cold", "schedules", "messages", "recovery", "throughput")
+NAMES = ("limit", "peers", "matrices", "growth", "cold", "schedules", "messages", "recovery", "throughput", "soak")
 """In the order in which they run."""
 
 

@@ -172,7 +172,7 @@ def bare(connection: Connection, topic: str, size: Size) -> float:
 
 def service(connection: Connection, topic: str, size: Size) -> float:
     """Tensors a second of the service, by its journal."""
-    with started(connection, topic, size) as topics:
+    with started(connection, topic, size) as (topics, _):
         learned = size.tensors // BATCH * BATCH
         while sum(committed(connection, topics.journal.rpartition(".")[0], topic).values()) < learned:
             time.sleep(0.2)
@@ -184,7 +184,7 @@ def service(connection: Connection, topic: str, size: Size) -> float:
 
 
 @contextmanager
-def started(connection: Connection, topic: str, size: Size) -> Iterator[Topics]:
+def started(connection: Connection, topic: str, size: Size) -> Iterator[tuple[Topics, "subprocess.Popen[bytes]"]]:
     """A service on the topic, as a process; it and its topics are gone afterwards."""
     model = f"bench-{uuid.uuid4().hex[:8]}"
     topics = Topics.of(model, topic)
@@ -202,7 +202,7 @@ def started(connection: Connection, topic: str, size: Size) -> Iterator[Topics]:
         path.write_text(json.dumps(settings))
         process = subprocess.Popen([sys.executable, "-m", "stream_ocpdl", "run", "--config", str(path)])  # noqa: S603
         try:
-            yield topics
+            yield topics, process
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
@@ -213,7 +213,7 @@ def latency(connection: Connection, size: Size, rate: float, seconds: float = 15
     """Milliseconds from producing a tensor to reading its code, at a steady rate."""
     values = [Tensor(array).to_bytes() for array in islice(size.stream(), BATCH)]
     count, waits = int(rate * seconds), []
-    with filled(connection, size, tensors=4 * BATCH) as topic, started(connection, topic, size) as topics:
+    with filled(connection, size, tensors=4 * BATCH) as topic, started(connection, topic, size) as (topics, _):
         ready = threading.Event()
         with closing(connection.consumer(**{"fetch.wait.max.ms": 5})) as consumer:
             wanted = 4 * BATCH + count // BATCH * BATCH
