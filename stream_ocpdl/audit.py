@@ -117,6 +117,7 @@ class Audit:
 
     def see(self, progress: Progress, record: JournalRecord) -> None:
         """Compare the snapshots of this record, if there are any."""
+        self.identity = record.input or self.identity
         version = Version(self.plan.model, progress.state.t, self.plan.shard, progress.epoch)
         if version in self.published and record.event in ("step", "rollback"):
             software, wanted = self.published[version]

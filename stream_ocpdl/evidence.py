@@ -115,6 +115,7 @@ class Expected:
         self, progress: Progress, used: Sequence[Record], step: Step | None, record: JournalRecord
     ) -> None:
         """Note what this record had to publish."""
+        self._identity = record.input or self._identity
         if record.event == "rollback":
             self.snapshots[snapshot(self._plan, progress, record.weight, self._identity).value] += 1
         if step is None:

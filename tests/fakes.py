@@ -50,6 +50,9 @@ class Source:
     def partitions(self):
         return list(range(len(self.world.input)))
 
+    def latest(self):
+        return {p: len(values) for p, values in enumerate(self.world.input)}
+
     def earliest(self):
         return dict.fromkeys(self.partitions, 0) | self.world.trimmed
 

@@ -7,6 +7,7 @@ import pytest
 
 from stream_ocpdl.errors import BrokerError, InputLost
 from stream_ocpdl.stream.ahead import Ahead
+from stream_ocpdl.stream.inputs import Inputs
 from stream_ocpdl.stream.messages import Output, Position
 from stream_ocpdl.stream.service import Commits, aside
 from tests.fakes import Source, World
@@ -154,3 +155,91 @@ def test_what_goes_wrong_is_heard_at_the_next_turn():
         commits.begin(output(2), {})
 
     assert [value for value, _ in outbox.written] == [b"0"]
+
+
+def test_a_transaction_that_failed_is_noticed_in_silence():
+    """Nothing more is to be written, and still it is heard of."""
+    commits = Commits(Slow(fails=[b"0"]), -1, aside)
+    commits.begin(output(0), {})
+    time.sleep(0.1)
+    with pytest.raises(BrokerError):
+        commits.look()
+    commits.look()
+
+
+def test_a_look_at_the_topic_does_not_read_on_behind_a_failure():
+    """What failed stays failed until it is started anew: behind it there may be a hole."""
+    source = Source(World(values(20)))
+    poll, calls = source.poll, []
+
+    def failing(limit, timeout, hungry):
+        calls.append(1)
+        if len(calls) == 3:
+            source.at[0] += 3  # dropped with the error
+            raise BrokerError("away")
+        return poll(limit, timeout, hungry)
+
+    source.poll = failing
+    ahead = Ahead(source)
+    ahead.start({0: 0, 1: 0})
+    assert eventually(lambda: len(calls) == 3)
+    time.sleep(0.05)
+    ahead.changed()
+    assert len(drained(ahead, 6)) == 6
+    with pytest.raises(BrokerError, match="away"):
+        drained(ahead, 1)
+    ahead.start({0: 0, 1: 0})
+    assert len(drained(ahead, 40)) == 40
+    ahead.close()
+
+
+def test_a_look_at_the_topic_loses_nothing():
+    """What was being read when it was asked for comes all the same."""
+    ahead = Ahead(Source(World(values())))
+    ahead.start({0: 0, 1: 0})
+    found = []
+    while len(found) < 100:
+        found += ahead.poll(7, 0.01, (0, 1))
+        ahead.changed()
+    ahead.close()
+
+    for partition in (0, 1):
+        assert [r.position.offset for r in found if r.position.partition == partition] == list(range(50))
+
+
+def test_a_reader_that_hangs_has_no_say(monkeypatch):
+    """Two may not read from one client: that is an error, and what the other brings later is dropped."""
+    monkeypatch.setattr("stream_ocpdl.stream.ahead.PATIENCE", 0.1)
+    source, hang = Source(World(values())), threading.Event()
+    poll = source.poll
+    source.poll = lambda *given: (hang.wait(5), poll(*given))[-1]
+    ahead = Ahead(source)
+    ahead.start({0: 0, 1: 0})
+    with pytest.raises(BrokerError, match="does not come back"):
+        ahead.start({0: 40, 1: 40})
+    hang.set()
+    time.sleep(0.2)
+    ahead.start({0: 40, 1: 40})
+    found = drained(ahead, 20)
+    ahead.close()
+
+    assert sorted(record.position for record in found) == [Position(p, k) for p in (0, 1) for k in range(40, 50)]
+
+
+def test_a_partition_that_comes_late_is_not_lost(monkeypatch):
+    """A replay waits for as long as anything comes, and asks whether the record is there before it calls it lost."""
+    monkeypatch.setattr("stream_ocpdl.stream.inputs.PATIENCE", 5)
+    source = Source(World(values(400)), chunk=1)
+    poll, calls = source.poll, []
+
+    def late(limit, timeout, hungry):
+        calls.append(1)
+        return poll(limit, timeout, [p for p in hungry if p == 1 or len(calls) > 100])
+
+    source.poll = late
+    assert next(Inputs(source, {0: 0, 1: 0}).take((0, 0, 0))).value == b"0:0"
+    source.silent = (0,)
+    with pytest.raises(BrokerError, match="has offset 0, and does not deliver it"):
+        list(Inputs(source, {0: 0, 1: 0}).take((0, 0, 0)))
+    with pytest.raises(InputLost, match="cut short"):
+        list(Inputs(source, {0: 0, 1: 0}).take((0, 400, 400)))

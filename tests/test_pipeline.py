@@ -536,6 +536,7 @@ def test_a_replay_can_go_on():
     assert second.progress.state.digest() == pipeline.progress.state.digest()
     assert second.progress.link == pipeline.progress.link
     assert second.replayed == second.progress.state.t - first.progress.state.t
+    assert second.behind == first.replayed + second.replayed  # steps that no checkpoint it knows of has
 
 
 def test_a_follower_discards_nothing():

@@ -8,6 +8,8 @@ import threading
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 
+from stream_ocpdl.errors import BrokerError
+from stream_ocpdl.stream.items import record_bytes
 from stream_ocpdl.stream.messages import Record
 from stream_ocpdl.stream.ports import Source
 
@@ -31,7 +33,8 @@ class Ahead:
         self._bytes = 0
         self._hungry: Collection[int] = ()
         self._failed: BaseException | None = None
-        self._running = False
+        self._life: object | None = None
+        """Of the thread that may read; none if none may."""
         self._thread: threading.Thread | None = None
 
     @property
@@ -48,6 +51,10 @@ class Ahead:
         """For each partition the lowest offset that is there."""
         return self._source.earliest()
 
+    def latest(self) -> dict[int, int]:
+        """For each partition the offset behind the last record."""
+        return self._source.latest()
+
     def committed(self) -> dict[int, int]:
         """The positions of the group."""
         return self._source.committed()
@@ -58,7 +65,8 @@ class Ahead:
         try:
             return self._source.changed()
         finally:
-            self._begin()
+            if self._failed is None:  # behind a failure there may be a hole
+                self._begin()
 
     def start(self, positions: Mapping[int, int]) -> None:
         """Read on from these offsets; what was read ahead is dropped."""
@@ -69,8 +77,8 @@ class Ahead:
         self._begin()
 
     def _begin(self) -> None:
-        self._running = True
-        self._thread = threading.Thread(target=self._read, name="ahead", daemon=True)
+        self._life = life = object()
+        self._thread = threading.Thread(target=self._read, args=(life,), name="ahead", daemon=True)
         self._thread.start()
 
     def poll(self, limit: int, timeout: float, hungry: Collection[int]) -> list[Record]:
@@ -83,38 +91,41 @@ class Ahead:
             if not self._records and self._failed is not None:
                 raise self._failed
             taken = [self._records.popleft() for _ in range(min(limit, len(self._records)))]
-            self._bytes -= sum(len(record.value or b"") for record in taken)
+            self._bytes -= sum(map(record_bytes, taken))
             self._changed.notify()
             return taken
 
     def close(self) -> None:
         """End the thread; the source stays open."""
         with self._changed:
-            self._running = False
+            self._life = None
             self._changed.notify()
-        if self._thread is not None:
-            self._thread.join(PATIENCE)  # a call into the client may hang; the thread ends with the process then
-            self._thread = None
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(PATIENCE)
+            if thread.is_alive():  # it has no say any more, but two may not read from one client
+                raise BrokerError(f"a call into the client does not come back within {PATIENCE:g} s")
 
-    def _read(self) -> None:
+    def _read(self, life: object) -> None:
         try:
-            while self._room():
-                self._put(self._source.poll(POLLED, WAIT, self._hungry))
+            while self._room(life):
+                self._put(life, self._source.poll(POLLED, WAIT, self._hungry))
         except BaseException as error:  # whoever polls is to hear of it
             with self._changed:
-                self._failed = error
-                self._changed.notify()
+                if self._life is life:
+                    self._failed = error
+                    self._changed.notify()
 
-    def _room(self) -> bool:
+    def _room(self, life: object) -> bool:
         """Wait until there is room, and somebody hungry; whether to go on."""
         with self._changed:
-            while self._running and (self._bytes >= MOST or not self._hungry):
+            while self._life is life and (self._bytes >= MOST or not self._hungry):
                 self._changed.wait()
-            return self._running
+            return self._life is life
 
-    def _put(self, records: list[Record]) -> None:
-        if records:
-            with self._changed:
+    def _put(self, life: object, records: list[Record]) -> None:
+        with self._changed:
+            if records and self._life in (life, None):  # read before it was told to end: `changed` goes on behind it
                 self._records.extend(records)
-                self._bytes += sum(len(record.value or b"") for record in records)
+                self._bytes += sum(map(record_bytes, records))
                 self._changed.notify()

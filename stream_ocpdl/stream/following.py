@@ -24,7 +24,7 @@ class Follower:
         self.world = replace(world, store=_Reader(world.store))
         self._plan, self._inputs = plan, None
         self._found: Recovered | None = None
-        self.replayed = 0
+        self.replayed = self._behind = 0
 
     _inputs: Inputs | None
 
@@ -38,6 +38,7 @@ class Follower:
         plan = begun(self._plan, self.world.journal)
         if plan is not None:
             self._found = rebuild(plan, self.world)
+            self._behind = self._found.replayed
 
     def catch_up(self, on_record: Callable[..., None] = lambda *_: None) -> Recovered | None:
         """Replay what the journal has by now; none if there is no journal. The steps that count are those of now."""
@@ -47,7 +48,8 @@ class Follower:
             return self._found
         for offset, value in self.world.journal.read(self.offset + 1):
             self.take(offset, value)
-        return replace(self._found, replayed=self.replayed - before)
+        behind = self._behind + self.replayed  # of the checkpoint it began with; there may be newer ones by now
+        return replace(self._found, replayed=self.replayed - before, behind=behind, went_back=False)
 
     def take(self, offset: int, value: bytes) -> None:
         """Replay the next record of the journal."""

@@ -30,7 +30,7 @@ class Entry(NamedTuple):
 def entries(records: Iterable[tuple[int, JournalRecord]]) -> Iterator[Entry]:
     """The versions of a journal, in order."""
     for offset, record in records:
-        if record.event in VERSIONS:
+        if record.event in VERSIONS or record.base is not None:
             yield Entry(offset, record.epoch or 0, record.t, record.event, record.weight)
 
 
@@ -91,7 +91,7 @@ def window(records: Iterable[tuple[int, bytes]], kept: Mapping[int, str], earlie
             why = targets.get(record.target.offset, "the record it went back to is not in the journal")
         elif not why:
             why = _missing(record, earliest)
-        if record.event in VERSIONS:
+        if record.event in VERSIONS or record.base is not None:
             targets[offset] = why
             found.add(record.epoch or 0, record.t, why)
     return found

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
 
-from stream_ocpdl.errors import InputLost
+from stream_ocpdl.errors import BrokerError, InputLost
 from stream_ocpdl.stream.batching import PLENTY
 from stream_ocpdl.stream.messages import Position, Record, Run
 from stream_ocpdl.stream.ports import Source
@@ -58,16 +58,18 @@ class Inputs:
 
     def _fetch(self, wanted: Position) -> None:
         partition, offset = wanted
-        before, idle = self._reached[partition], 0
+        idle = 0
         while self._reached[partition] < offset and idle < PATIENCE:
-            idle = idle + 1 if self._reached[partition] == before else 0
-            before = self._reached[partition]
             hungry = {p for p, size in self._bytes.items() if size < PLENTY or p == partition}
-            for record in self._source.poll(POLLED, 0.1, hungry):
+            found = self._source.poll(POLLED, 0.1, hungry)
+            idle = 0 if found else idle + 1
+            for record in found:
                 self._fetched[record.position.partition][record.position.offset] = record
                 self._reached[record.position.partition] = record.position.offset
                 self._bytes[record.position.partition] += len(record.value or b"")
         if self._reached[partition] < offset:
+            if self._source.earliest()[partition] <= offset < self._source.latest()[partition]:
+                raise BrokerError(f"partition {partition} has offset {offset}, and does not deliver it")
             raise InputLost(
                 f"partition {partition} has no record at offset {offset}, which a step used: it was cut short"
             )

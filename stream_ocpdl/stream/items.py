@@ -95,14 +95,15 @@ def refuse(item: Item, error: Exception) -> Item:
 
 def held_by(item: Item) -> int:
     """About the memory that an item holds; a tensor in pieces is there twice."""
-    tensor = sum(map(_record_bytes, item.parts))
+    tensor = sum(map(record_bytes, item.parts))
     return tensor * (2 if len(item.parts) > 1 else 1) + refused_bytes(item)
 
 
 def refused_bytes(item: Item) -> int:
     """About the memory of the records that it refuses."""
-    return sum(_record_bytes(refusal.record) for refusal in item.refused)
+    return sum(record_bytes(refusal.record) for refusal in item.refused)
 
 
-def _record_bytes(record: Record) -> int:
+def record_bytes(record: Record) -> int:
+    """About the memory of a record."""
     return OVERHEAD + len(record.value or b"") + weight(record)

@@ -99,6 +99,8 @@ def reconcile(
     more: dict[str, Any] = {"lost": gaps} if gaps else {}
     more |= {"base": base} if base is not None else {}
     more |= {"input": source.identity} if change != "same" else {}
+    if base is not None:  # versions stay unique
+        progress = replace(progress, epoch=progress.epoch + 1)
     event = "partitions" if change == "partitions" and base is None and not gaps else "lost"
     return Noted(_behind(progress, earliest), event, more, tuple(said))
 

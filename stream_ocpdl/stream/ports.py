@@ -42,6 +42,10 @@ class Source(Protocol):
         """For each partition the lowest offset that is there."""
         ...
 
+    def latest(self) -> dict[int, int]:
+        """For each partition the offset behind the last record that is there."""
+        ...
+
     def committed(self) -> dict[int, int]:
         """The positions that were committed last, as monitors see them."""
         ...

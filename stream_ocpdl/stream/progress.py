@@ -119,7 +119,8 @@ def replay(
             if restored is None:
                 raise LineageError(f"the state of step {record.base[1]}, with which the model went on, is not at hand")
             state, exact = restored.state._replace(t=record.t, N=record.N), restored.exact
-    draws = progress.draws.after(origins, record.refused)
+    known = progress.draws if restored is None or record.base is None else restored.draws
+    draws = known.after(origins, record.refused)
     made = replace(after(record, value, state, draws), fingerprint=record.fingerprint or bits)
     _check_standing(progress, record, made)
     return replace(made, exact=_agrees(record, made.problem(plan), state, exact)), step
@@ -144,7 +145,7 @@ def _check_counts(record: JournalRecord, step: Step, exact: bool) -> None:
 
 def _check_standing(before: Progress, record: JournalRecord, now: Progress) -> None:
     """Raise unless epoch, terms and counts go on as such a record lets them."""
-    begun = record.event in ("rollback", "epoch")
+    begun = record.event in ("rollback", "epoch") or record.base is not None
     if now.epoch != before.epoch + begun:
         raise LineageError(f"the journal record of step {record.t} is of epoch {now.epoch}, after {before.epoch}")
     if record.event != "reconfigure" and now.terms != before.terms:

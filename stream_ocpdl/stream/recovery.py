@@ -63,6 +63,8 @@ class Recovered:
     """Of a new model: loadings that it begins with."""
     input: str | None = None
     """The identity of the input that the model learned from."""
+    behind: int | None = None
+    """How many steps it is ahead of the checkpoint that it began with, if others than those replayed just now."""
     lost: tuple[int, int] | None = None
     """Where steps could not be replayed: the offset in the journal and the step of the record whose state it is."""
 

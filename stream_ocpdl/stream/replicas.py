@@ -153,6 +153,8 @@ class Replica:
             except BaseException as error:
                 errors.append(error)
             finally:
+                if standby is not None:
+                    standby.end()
                 term.idle.set()
 
         term.idle.clear()

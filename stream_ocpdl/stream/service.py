@@ -13,7 +13,7 @@ same input; a transaction that was aborted is written again from the same bytes.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -42,7 +42,7 @@ from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import Control, CrashPoint, Journal, NoControl, Outbox, Said, Source, no_crash
 from stream_ocpdl.stream.progress import Progress, here
 from stream_ocpdl.stream.recovery import Recovered, Recovery, Report, recover
-from stream_ocpdl.stream.requests import Desk
+from stream_ocpdl.stream.requests import Answered, Desk
 from stream_ocpdl.stream.terms import terms_of, told_apart
 
 LOOK = 60.0
@@ -107,16 +107,18 @@ class Service:
         """Work until told to stop; the pipeline as it was left, all of it committed."""
         self.ports.outbox.open()  # 1
         self.ports.store.open()
-        care, ended_at = False, ""
+        care = False
+        before: tuple[type[OcpdlError], str] = (OcpdlError, "")
         while True:
             pipeline, broken = self._live(*self._recover(care))  # 2
             if broken is None:
                 return pipeline
-            link = pipeline.progress.link
-            if not isinstance(broken, Spent | InputLost) or link == ended_at:
+            ended = (type(broken), pipeline.progress.link)
+            if not isinstance(broken, Spent | InputLost) or ended == before:
                 raise broken
             self.ports.report(Said(f"{broken}; going back to the last commit"))
-            care, ended_at = isinstance(broken, Spent), link
+            self.ports.source.changed()  # it may be another topic by now
+            care, before = isinstance(broken, Spent), ended
 
     def _live(self, pipeline: Pipeline, offset: int, checkpointed: int) -> tuple[Pipeline, OcpdlError | None]:
         """Work until told to stop, or until something is wrong with the input: that is returned, all else committed."""
@@ -124,6 +126,7 @@ class Service:
         next_look = ports.now() + LOOK
         while not ports.stopping():  # 3
             outputs, broken = self._work(pipeline)
+            commits.look()
             if outputs:
                 commits.begin(outputs, pipeline.progress.resume)
                 self._say_refused(outputs)
@@ -135,7 +138,7 @@ class Service:
                 return pipeline, broken
             if broken is not None:
                 break
-            for answered in self._desk(commits).answers(pipeline):
+            for answered in self._answers(commits, pipeline):
                 pipeline = answered.pipeline
                 ports.at("after-answer")
                 checkpointed = min(checkpointed, pipeline.progress.state.t - 1)  # one more, at the end at least
@@ -159,7 +162,7 @@ class Service:
         progress = found.progress if noted is None else noted.progress
         pipeline = Pipeline(found.plan, progress, ports.source.identity, self.workers, care)
         offset, t = found.journal_offset, progress.state.t
-        checkpointed = t - found.replayed
+        checkpointed = t - (found.replayed if found.behind is None else found.behind)
         if offset < 0:
             offset = ports.outbox.commit([pipeline.genesis(found.warm)], progress.resume)
         else:
@@ -191,7 +194,7 @@ class Service:
             except OcpdlError as error:
                 ports.report(f"what was followed cannot be used, and is begun again: {error}")
             else:
-                if found is not None:
+                if found is not None and found.progress.exact:
                     return found, "warm"
         return recover(
             self.plan,
@@ -211,6 +214,14 @@ class Service:
             self.ports.report(line)
         self._checkpoint(pipeline, offset)
         return offset
+
+    def _answers(self, commits: "Commits", pipeline: Pipeline) -> Iterator[Answered]:
+        """What operators asked for, done."""
+        try:
+            yield from self._desk(commits).answers(pipeline)
+        except Stopped:
+            commits.end()
+            raise
 
     def _desk(self, commits: "Commits") -> Desk:
         ports = self.ports
@@ -333,6 +344,11 @@ class Commits:
             self._offset = self._outbox.commit(outputs, positions)
         else:
             self._pending = self._aside(partial(self._outbox.commit, outputs, positions))
+
+    def look(self) -> None:
+        """Hear of what went wrong, if that is known by now."""
+        if self._pending is not None and self._pending.done():
+            self.end()
 
     def end(self) -> int:
         """Wait until everything begun is committed; the offset of the journal's last record."""

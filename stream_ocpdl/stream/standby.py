@@ -7,9 +7,10 @@ that is so far behind that a checkpoint must be nearer is cold, too.
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Protocol
 
-from stream_ocpdl.errors import BrokerError, OcpdlError
+from stream_ocpdl.errors import BrokerError, OcpdlError, Stopped
 from stream_ocpdl.stream.following import Follower, WentBack
 from stream_ocpdl.stream.ports import Said
 from stream_ocpdl.stream.recovery import Report
@@ -60,6 +61,8 @@ class Standby:
         while not self._ended.is_set():
             try:
                 self._follow()
+            except Stopped:
+                return
             except WentBack:
                 self._ended.wait(AGAIN / 10)  # and begin again, from the checkpoint that its writer made then
             except Exception as error:  # whatever it is, the process has other things to do
@@ -72,8 +75,13 @@ class Standby:
                     return
                 self._ended.wait(AGAIN)
 
+    def _go_on(self, *_: object) -> None:
+        if self._ended.is_set():
+            raise Stopped("followed no more")
+
     def _follow(self) -> None:
         follower, journal = self._begin()
+        follower.world = replace(follower.world, on_record=self._go_on)
         follower.restore()
         for offset, value in journal.follow(follower.offset + 1, self._ended.is_set):
             if self._ended.is_set():

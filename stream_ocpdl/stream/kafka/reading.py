@@ -15,7 +15,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from stream_ocpdl.errors import BrokerError, InputLost
+from stream_ocpdl.errors import BrokerError, InputLost, OcpdlError
 from stream_ocpdl.stream.kafka.admin import partitions_of, topic_id
 from stream_ocpdl.stream.kafka.connection import Connection
 from stream_ocpdl.stream.messages import Headers, Position, Record
@@ -205,6 +205,7 @@ class KafkaSource:
         self.partitions: Sequence[int] = ()
         self.identity = ""
         self._paused: set[int] = set()
+        self._failed: OcpdlError | None = None
         # Asked for now: beside a consumer that is being polled the call may never come back.
         self._nobody = self._consumer.consumer_group_metadata()
         self._look()
@@ -212,6 +213,10 @@ class KafkaSource:
     def earliest(self) -> dict[int, int]:
         """The lowest offset of each partition."""
         return {p: low for p, (low, _) in watermarks(self._connection, self._topic, self.partitions).items()}
+
+    def latest(self) -> dict[int, int]:
+        """The high watermark of each partition."""
+        return {p: high for p, (_, high) in watermarks(self._connection, self._topic, self.partitions).items()}
 
     def committed(self) -> dict[int, int]:
         """The positions of the group."""
@@ -236,18 +241,27 @@ class KafkaSource:
     def start(self, positions: Mapping[int, int]) -> None:
         """Read on from these offsets."""
         self._pause_all_but(self.partitions)  # a partition stays paused through an assignment
+        self._failed = None
         self._consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in positions.items()])
 
     def poll(self, limit: int, timeout: float, hungry: Collection[int]) -> list[Record]:
         """Records of the hungry partitions; the others are paused for as long as they are not."""
+        if self._failed is not None:
+            raise self._failed
         self._pause_all_but(hungry)
         records = []
         for message in self._consumer.consume(limit, timeout):
             error = message.error()
-            if error is not None:
-                _raise_on_read(error, self._topic, cast(int, message.partition()))
-            else:
+            if error is None:
                 records.append(record_of(message))
+                continue
+            try:
+                _raise_on_read(error, self._topic, cast(int, message.partition()))
+            except OcpdlError as failed:
+                self._failed = failed  # what came before it counts, and nothing that comes after
+                break
+        if not records and self._failed is not None:
+            raise self._failed
         return records
 
     def positions(self, offsets: Mapping[int, int], token: bytes | None = None) -> tuple[list[TopicPartition], Any]:
