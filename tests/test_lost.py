@@ -163,6 +163,8 @@ def test_steps_are_lost_from_the_state(kept):
     assert [record.t for record in journal(world)][-8:] == list(range(9, 17))
     assert len({code.position for code in world.codes()}) == len(world.codes()) == 80 == end.progress.state.N
     assert len({(code.step, code.position) for code in world.codes()}) == 80
+    assert {code.dictionary.epoch for code in world.codes() if code.step > 8} == {1} == {end.progress.epoch}
+    assert {code.dictionary.epoch for code in world.codes() if code.step <= 8} == {0}
     assert world.codes()[:40] == whole.codes()[:40] or len(whole.codes()) == 40
     again, _ = serve(world, plan(), PACE)
     assert again.progress.state.digest() == end.progress.state.digest()
