@@ -304,7 +304,7 @@ def test_a_rebalance_in_the_middle_of_a_replay(model, monkeypatch):
     monkeypatch.setattr(recovery, "replay", lambda *given: (time.sleep(0.05), taken.append(1), replay(*given))[-1])
     with members(model, 1) as (first,):
         assert eventually(lambda: len(taken) > 10)
-        with members(model, 1) as (second,):
+        with members(model, 1, standby="cold") as (second,):
             first.has("asked to stop while recovering")
             assert not first.count("^ready")
             monkeypatch.undo()
