@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from stream_ocpdl import Problem
 from stream_ocpdl.stream.batching import Batching
 from stream_ocpdl.stream.checkpoint import NoStore, manifest_of
 from stream_ocpdl.stream.kafka import Connection, KafkaSource, create_topics, produce
-from stream_ocpdl.stream.messages import Output, Tensor
+from stream_ocpdl.stream.messages import GENESIS, Output, Tensor
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.progress import beginning
 from stream_ocpdl.stream.recovery import recover
@@ -109,7 +110,7 @@ def checkpoints(connection: Connection) -> list[Row]:
         plan = Plan("bench", Problem(shape=(rows_of_mode, 125), rank=10), Batching(1))
         topics = Topics.of(f"bench-{uuid.uuid4().hex[:8]}", "bench-none")
         create_topics(connection, {topics.input: (1, {})} | topics.outputs(1))
-        progress = beginning(plan, {0: 0})
+        progress = replace(beginning(plan, {0: 0}), link=GENESIS)
         store = TopicStore(connection, topics.state, plan.model)
         store.open()
         began = time.perf_counter()

@@ -4,10 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from stream_ocpdl.errors import LineageError
-from stream_ocpdl.stream.checkpoint import CheckpointStore
+from stream_ocpdl.stream.checkpoint import ReadOnly
 from stream_ocpdl.stream.genesis import begun
 from stream_ocpdl.stream.inputs import Inputs
-from stream_ocpdl.stream.messages import Manifest
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.progress import Progress, read_journal, replay
 from stream_ocpdl.stream.recovery import Recovered, Recovery, rebuild, went_back_to
@@ -21,12 +20,11 @@ class Follower:
     """A model that somebody else writes."""
 
     def __init__(self, plan: Plan, world: Recovery) -> None:
-        self.world = replace(world, store=_Reader(world.store))
-        self._plan, self._inputs = plan, None
+        self.world = replace(world, store=ReadOnly(world.store))
+        self._plan = plan
+        self._inputs: Inputs | None = None
         self._found: Recovered | None = None
         self.replayed = self._behind = 0
-
-    _inputs: Inputs | None
 
     @property
     def offset(self) -> int:
@@ -72,19 +70,3 @@ class Follower:
     def progress(self) -> Progress | None:
         """How far it has come."""
         return None if self._found is None else self._found.progress
-
-
-class _Reader:
-    """A store whose checkpoints are for others to judge."""
-
-    def __init__(self, store: CheckpointStore) -> None:
-        self.candidates = store.candidates
-
-    def open(self) -> None:
-        """Nobody is fenced."""
-
-    def save(self, manifest: Manifest, parts: object) -> None:
-        """Nothing is written."""
-
-    def discard(self, manifest: Manifest) -> None:
-        """It stays."""

@@ -117,8 +117,9 @@ class Service:
             if not isinstance(broken, Spent | InputLost) or ended == before:
                 raise broken
             self.ports.report(Said(f"{broken}; going back to the last commit"))
-            self.ports.source.changed()  # it may be another topic by now
             care, before = isinstance(broken, Spent), ended
+            if not care:
+                self.ports.source.changed()  # it may be another topic by now
 
     def _live(self, pipeline: Pipeline, offset: int, checkpointed: int) -> tuple[Pipeline, OcpdlError | None]:
         """Work until told to stop, or until something is wrong with the input: that is returned, all else committed."""
