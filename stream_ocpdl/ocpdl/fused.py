@@ -4,8 +4,8 @@
 bound and no radius is active. Where one is, or rounding is in the way, it says at which mode it stopped, and the caller
 goes the long way from there, which has an answer for everything. `code` is Algorithm 4 alone.
 
-The loadings of all modes stand in one array U (ΣIᵢ, R), mode i in its rows offsets[i] … offsets[i + 1]. The modes are
-in two groups, as in `aggregates`, so that an atom is V(:, r) ⊗ W(r, :), and a tensor (P, Q).
+The loadings of all modes stand in one array U (ΣIᵢ, R), mode i in its rows offsets[i] … offsets[i + 1]. Below them a
+step leaves their Gram matrices, R rows each, so that the next need not make them again. The modes are in two groups, as in `aggregates`, so that an atom is V(:, r) ⊗ W(r, :), and a tensor (P, Q).
 """
 
 from math import frexp, inf, ldexp
@@ -63,10 +63,11 @@ def step(
         energies, fit = measured(X, rules[NORMS], rules[SIGNED] != 0.0)
     if not fit:
         return UNFIT, 0, 0, E, P, past, U, energies, U, sums
-    grams = all_grams(U, offsets)
+    new = with_grams(U, offsets)
+    grams = new[offsets[n] :].reshape(n, R, R)
     V, W = khatri_rao(U, offsets, 0, split), turned_in_lanes(khatri_rao(U, offsets, split, n))
     H, losses, used, at_bound = encode(X, energies, V, W, grams, rules)
-    A, new, scaled = past.copy(), U.copy(), H * share
+    A, scaled = past.copy(), H * share
     add_product(0, R, scaled, H, keep, A)
     E = keep * E + share * energies.sum()
     P = keep * P + share * np.abs(H).sum()
@@ -114,8 +115,10 @@ def code(
     X: BigArray, energies: Array, U: Array, offsets: Indices, split: int, rules: Array
 ) -> tuple[Array, Array, int, int]:
     """Codes H (b, R) of X (b, P, Q), losses (b), rounds, and how many codes are at their bound."""
-    V, W = khatri_rao(U, offsets, 0, split), turned_in_lanes(khatri_rao(U, offsets, split, offsets.size - 1))
-    return encode(X, energies, V, W, all_grams(U, offsets), rules)
+    n, R = offsets.size - 1, U.shape[1]
+    grams = with_grams(U, offsets)[offsets[n] :].reshape(n, R, R)
+    V, W = khatri_rao(U, offsets, 0, split), turned_in_lanes(khatri_rao(U, offsets, split, n))
+    return encode(X, energies, V, W, grams, rules)
 
 
 @kernel
@@ -165,11 +168,15 @@ def khatri_rao(U: Array, offsets: Indices, lo: int, hi: int) -> Array:
 
 
 @kernel
-def all_grams(U: Array, offsets: Indices) -> Array:
-    """UᵢᵀUᵢ of all modes (n, R, R)."""
-    out = np.empty((offsets.size - 1, U.shape[1], U.shape[1]))
-    for i in range(out.shape[0]):
-        gram(U[offsets[i] : offsets[i + 1]], out[i])
+def with_grams(U: Array, offsets: Indices) -> Array:
+    """A copy of U with UᵢᵀUᵢ of all modes below the loadings; made here if they are not there yet."""
+    n, R, rows = offsets.size - 1, U.shape[1], offsets[-1]
+    if U.shape[0] > rows:
+        return U.copy()
+    out = np.empty((rows + n * R, R))
+    out[:rows] = U
+    for i in range(n):
+        gram(U[offsets[i] : offsets[i + 1]], out[rows + i * R : rows + (i + 1) * R])
     return out
 
 

@@ -26,7 +26,7 @@ SMALL_B = 1_000_000
 
 
 class Loadings(Sequence[Array]):
-    """The loading matrices of all modes, one above the other in one array (ΣIᵢ, R)."""
+    """The loading matrices of all modes, one above the other in one array (ΣIᵢ, R), with what `fused` left below."""
 
     __slots__ = ("joined", "offsets")
 
