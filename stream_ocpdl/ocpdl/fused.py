@@ -5,7 +5,8 @@ bound and no radius is active. Where one is, or rounding is in the way, it says 
 goes the long way from there, which has an answer for everything. `code` is Algorithm 4 alone.
 
 The loadings of all modes stand in one array U (ΣIᵢ, R), mode i in its rows offsets[i] … offsets[i + 1]. Below them a
-step leaves their Gram matrices, R rows each, so that the next need not make them again. The modes are in two groups, as in `aggregates`, so that an atom is V(:, r) ⊗ W(r, :), and a tensor (P, Q).
+step leaves their Gram matrices, R rows each, so that the next need not make them again. The modes are in two groups, as
+in `aggregates`, so that an atom is V(:, r) ⊗ W(r, :), and a tensor (P, Q).
 """
 
 from math import frexp, inf, ldexp
@@ -128,9 +129,11 @@ def encode(
     """`code` for loadings V (P, R) and W (R, Q or more) of the two groups, and Gram matrices (n, R, R)."""
     sparsity, ridge, upper = rules[SPARSITY], rules[RIDGE], rules[UPPER]
     b, R, n = X.shape[0], V.shape[1], grams.shape[0]
-    H, losses, used, at_bound = np.zeros((b, R)), np.empty(b), 0, 0
-    Q, L, QH, rounds = np.ones((R, R)), np.empty((b, R)), np.empty((b, R)), np.zeros(b, np.int64)
-    for i in range(n):
+    H, losses, rounds, used, at_bound = np.zeros((b, R)), np.empty(b), np.zeros(b, np.int64), 0, 0
+    room = np.empty((R + 2 * b, R))
+    Q, L, QH = room[:R], room[R : R + b], room[R + b :]
+    Q[:] = grams[0]
+    for i in range(1, n):
         Q *= grams[i]
     for r in range(R):
         Q[r, r] += ridge
@@ -221,7 +224,9 @@ def solve_near(
     for r in range(Q.shape[0]):
         steepest = max(steepest, Q[r, r])
     unit = ldexp(1.0, -frexp(steepest)[1])  # a power of two, which changes no digit: squares must not overflow
-    S, load, rounds = np.empty_like(Q), np.empty_like(L), np.zeros(Y.shape[0], np.int64)
+    R = Q.shape[0]
+    room, rounds = np.empty((R + L.shape[0], R)), np.zeros(Y.shape[0], np.int64)
+    S, load = room[:R], room[R:]
     pulled(Q, L, unit, FLAT, start, S, load)
     solve_rows(0, Y.shape[0], S, load, inf, max(1e-3 * tolerance, 2e-14), Y, rounds)
     left, size = pull_left(Q, unit, FLAT, start, Y)

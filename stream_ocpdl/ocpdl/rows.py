@@ -67,14 +67,16 @@ def solve_rows(lo: int, hi: int, Q: Array, L: Array, upper: float, tolerance: fl
     stays.
     """
     n = Q.shape[0] + Q.shape[0] % 2  # a factor is made two rows at a time: where R is odd, a flat atom is added
-    S, unit, inverse, bound = np.empty((n, n)), np.empty(n), np.empty(n), np.empty(n)
+    frame = np.empty((n + 3, n))
+    S, unit, inverse, bound = frame[:n], frame[n], frame[n + 1], frame[n + 2]
     to_unit_diagonal(Q, upper, S, unit, inverse, bound)
-    C, work, verdict = aligned(n, n), aligned(4, n), aligned(5, 1)
-    C_all, work_all, ready = aligned(n, n), aligned(4, n), UNKNOWN
-    fresh, tags = empty_group(n)
-    waiting, later = empty_group(n)
-    which = np.empty(n, np.int64)
-    first, size, hard = lo, 0, 0
+    room = aligned(2 * n + 21, n)  # one piece of memory, since a piece takes as long as a sweep
+    C, C_all, work, work_all = room[:n], room[n : 2 * n], room[2 * n : 2 * n + 4], room[2 * n + 4 : 2 * n + 8]
+    fresh, waiting, verdict = room[2 * n + 8 : 2 * n + 12], room[2 * n + 12 : 2 * n + 16], room[2 * n + 16 :]
+    labels, which = np.full((6, GROUP), -1), np.empty(n, np.int64)
+    tags, later = labels[:3], labels[3:]
+    fresh[:], waiting[:] = 0.0, 0.0
+    first, size, hard, ready = lo, 0, 0, UNKNOWN
     while first < hi or size > 0:
         if first < hi and size < GROUP:
             enter(first, min(first + GROUP, hi), Y, L, unit, inverse, bound, fresh, tags)
@@ -112,15 +114,6 @@ def to_unit_diagonal(Q: Array, upper: float, S: Array, unit: Array, inverse: Arr
     for r in range(R):
         for s in range(R):
             S[r, s] = Q[r, s] * inverse[r] * inverse[s]
-
-
-@kernel
-def empty_group(n: int) -> tuple[Array, Indices]:
-    """A group without rows, and its tags."""
-    group, tags = aligned(4, n), np.empty((3, GROUP), np.int64)
-    group[:] = 0.0
-    tags[:] = -1
-    return group, tags
 
 
 @part
