@@ -196,6 +196,7 @@ def started(connection: Connection, topic: str, size: Size) -> Iterator[tuple[To
         "batching": {"size": BATCH},
         "pace": {"commit_interval_ms": INTERVAL},
         "log": {"level": "warning"},
+        "http": {"port": 0},
     }
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "service.yaml"

@@ -23,7 +23,8 @@ class Life:
         self._directory = tempfile.TemporaryDirectory()
         path = Path(self._directory.name)
         settings.save(path / "service.json")
-        command = [sys.executable, "-m", "stream_ocpdl", "run", "--config", str(path / "service.json"), *more]
+        alone = ["--config", str(path / "service.json"), "--set", "http.port=null"]  # many of them on one machine
+        command = [sys.executable, "-m", "stream_ocpdl", "run", *alone, *more]
         self._path = path / "log"
         with self._path.open("wb") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log)  # noqa: S603

@@ -10,6 +10,9 @@ from stream_ocpdl.stream.checkpoint import Candidate
 from stream_ocpdl.stream.messages import Code, Position, Record
 from stream_ocpdl.stream.ports import no_crash
 from stream_ocpdl.stream.service import Ports, Service
+from stream_ocpdl.stream.watch import Unwatched
+
+UNWATCHED = Unwatched()
 
 
 class Crash(BaseException):
@@ -139,7 +142,7 @@ class Store:
         yield from [Candidate(manifest, lambda data=data: data) for manifest, data in self.world.checkpoints]
 
 
-def serve(world, plan, pace, at=no_crash, chunk=3, silent=(), begin=None):
+def serve(world, plan, pace, at=no_crash, chunk=3, silent=(), begin=None, watch=UNWATCHED):
     """Run a service on the world until its input has been still for a while; its pipeline, and its reports."""
     source, clock, still, reports = Source(world, chunk, silent), [0.0], [0], []
     source.identity = world.identity or source.identity
@@ -163,5 +166,6 @@ def serve(world, plan, pace, at=no_crash, chunk=3, silent=(), begin=None):
         at,
         Control(world),
         begin,
+        watch=watch,
     )
     return Service(plan, ports, pace).run(), reports

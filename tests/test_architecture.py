@@ -53,7 +53,7 @@ LAYERS = [
     {"stream.outputs", "stream.kafka", "stream.lost"},
     {"stream.pipeline", "stream.client", "stream.history", "stream.letters", "stream.inputs"},
     {"stream.checkpoint", "stream.genesis"},
-    {"stream.recovery", "stream.topics"},
+    {"stream.recovery", "stream.topics", "stream.watch"},
     {"stream.requests", "stream.replaying", "stream.following"},
     {"stream.service", "stream.ahead", "stream.standby", "stream.preflight", "stream.snapshots", "stream.asking"},
     {"stream.starting", "stream.replicas"},
@@ -63,6 +63,10 @@ LAYERS = [
     {"lives"},
     {"storm"},
     {"verification"},
+    {"observe.statistics", "observe.server"},
+    {"observe.board"},
+    {"observe.watched", "observe.presence", "observe.catalogue"},
+    {"observe.metrics", "observe.endpoints"},
     {"cli.options"},
     {"cli.wiring"},
     {
@@ -93,7 +97,7 @@ def modules():
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        if name not in ("", "config", "ocpdl", "stream"):  # these only gather names
+        if name not in ("", "config", "observe", "ocpdl", "stream"):  # these only gather names
             yield name, ast.parse(path.read_text())
 
 

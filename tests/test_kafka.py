@@ -141,11 +141,15 @@ def learned(model):
     return model
 
 
+ANYWHERE = ("--set", "http.port=0")
+"""Many services on one machine."""
+
+
 @contextmanager
 def process(model, directory, *more):
     """The service as a process with a log; killed if it is still there in the end."""
     model.settings.save(directory / "service.json")
-    command = [sys.executable, "-m", "stream_ocpdl", "run", "--config", directory / "service.json", *more]
+    command = [sys.executable, "-m", "stream_ocpdl", "run", "--config", directory / "service.json", *ANYWHERE, *more]
     with (directory / "log").open("wb") as log, subprocess.Popen(command, cwd=ROOT, stderr=log) as life:
         try:
             yield life

@@ -80,7 +80,18 @@ def test_the_service_gets_in(config, guarded, tmp_path):
     checked = CliRunner().invoke(main, ["validate", "--connect", "--config", str(config)])
     with TensorProducer(guarded, settings["input"], options=options) as producer:
         producer.send_many(np.random.default_rng(0).random((20, 4, 3)))
-    command = [sys.executable, "-m", "stream_ocpdl", "run", "--config", config, "--set", "log.level=debug"]
+    command = [
+        sys.executable,
+        "-m",
+        "stream_ocpdl",
+        "run",
+        "--config",
+        config,
+        "--set",
+        "log.level=debug",
+        "--set",
+        "http.port=0",
+    ]
     with (tmp_path / "log").open("wb") as log, subprocess.Popen(command, cwd=ROOT, stderr=log) as life:
         try:
             deadline, codes = time.monotonic() + 60, []

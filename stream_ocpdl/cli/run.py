@@ -2,12 +2,15 @@
 
 import logging
 import os
+import platform
 import signal
 import sys
 import time
 from collections import Counter
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 
@@ -15,15 +18,21 @@ import click
 
 from stream_ocpdl.cli.options import topics_create, with_settings
 from stream_ocpdl.cli.wiring import ShardWork
-from stream_ocpdl.config.loading import load
+from stream_ocpdl.config.loading import Loaded, load, show
 from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.config.validation import semantics
 from stream_ocpdl.errors import IMPATIENT, BrokerError, OcpdlError
+from stream_ocpdl.fingerprint import fingerprint
 from stream_ocpdl.logs import natural, written
 from stream_ocpdl.machine import processors
+from stream_ocpdl.observe.board import Board
+from stream_ocpdl.observe.endpoints import application
+from stream_ocpdl.observe.metrics import registry_of
+from stream_ocpdl.observe.presence import Presence
+from stream_ocpdl.observe.server import Server
 from stream_ocpdl.ocpdl.learner import warm_up
 from stream_ocpdl.ocpdl.workers import Workers
-from stream_ocpdl.stream.kafka import Connection, Election, reach
+from stream_ocpdl.stream.kafka import Connection, Election, reach, topic_names
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import CrashPoint, no_crash
 from stream_ocpdl.stream.preflight import Scripts, prepare
@@ -43,12 +52,15 @@ def run(config: Path | None, overrides: tuple[str, ...], crash_at: str | None) -
 
     Example: stream-ocpdl run --config service.yaml
     """
-    settings = load(config, overrides).settings
+    loaded = load(config, overrides)
+    settings = loaded.settings
     parts = semantics(settings)
     form = settings.log.format or natural()
     with written(form, settings.log.level, settings.kafka.secrets(), model=settings.model):
         try:
-            serve(settings, *parts, topics_create(config), crasher(crash_at) if crash_at else no_crash)
+            board = Board(settings.model, settings.shards)
+            with endpoints(loaded, board):
+                serve(settings, *parts, topics_create(config), crasher(crash_at) if crash_at else no_crash, board)
         except OcpdlError as error:
             if form == "plain":
                 raise  # to be said as every command says it
@@ -62,19 +74,49 @@ def run(config: Path | None, overrides: tuple[str, ...], crash_at: str | None) -
             sys.exit(OcpdlError.exit_code)
 
 
-def serve(settings: Settings, plan: Plan, pace: Pace, connection: Connection, create: str, at: CrashPoint) -> None:
+@contextmanager
+def endpoints(loaded: Loaded, board: Board) -> Iterator[None]:
+    """The endpoints, if they are wanted."""
+    http, built = loaded.settings.http, build()
+    if http.port is None:
+        yield
+        return
+    app = application(board, registry_of(board, built), built, show(loaded), http.stuck_after_s)
+    with Server(app, http.host, http.port) as server:
+        board.address = server.address
+        yield
+
+
+def build() -> dict[str, str]:
+    """What this is."""
+    return {"version": version("stream-ocpdl"), "python": platform.python_version(), "fingerprint": fingerprint()}
+
+
+def serve(
+    settings: Settings, plan: Plan, pace: Pace, connection: Connection, create: str, at: CrashPoint, board: Board
+) -> None:
     """Wire the service to Kafka and let it run."""
     connection = replace(connection, abandon=abandon)
     topics = settings.topics()
+    board.starting = "waiting for the broker"
     reach(connection)
+    board.starting = "checking the topics"
     for warning in prepare(connection, topics, Scripts(settings.bootstrap_servers, create)):
         log.warning("%s", warning, extra={"topic": warning.topic})
+    board.starting = "compiling the kernels"
     stop = Stop()  # before this there is nothing to finish, and a signal ends the process at once
     with Workers(settings.threads or processors()) as workers:
         warm_up(plan.problem, workers)
-        work = ShardWork(settings, plan, pace, connection, workers, report, at)
-        with closing(Election(connection, topics.journal, settings.model)) as election:
-            Replica(election, work, settings.shards, stop, report).run()
+        work = ShardWork(settings, plan, pace, connection, workers, report, board, at)
+        wanted = [topics.input, *topics.outputs(1)]
+        with (
+            Presence(board, wanted, topic_names(connection)),
+            closing(Election(connection, topics.journal, settings.model)) as election,
+        ):
+            board.election, board.starting = election, None
+            if board.address is not None:
+                log.info("endpoints at %s", board.address)
+            Replica(election, work, settings.shards, stop, report, turned=board.turned).run()
 
 
 def report(said: str) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from stream_ocpdl.cli.options import store_of
 from stream_ocpdl.config.settings import Settings
+from stream_ocpdl.observe.board import Board
+from stream_ocpdl.observe.watched import WatchedOutbox, WatchedStore
 from stream_ocpdl.ocpdl.workers import Workers
 from stream_ocpdl.stream.ahead import Ahead
 from stream_ocpdl.stream.checkpoint import CheckpointStore
@@ -33,13 +35,17 @@ class ShardWork:
     connection: Connection
     workers: Workers
     report: Report
+    board: Board
     at: CrashPoint = no_crash
 
     def run(self, term: Term, warm: Callable[[], Follower | None]) -> None:
         """Write it, for as long as the term lasts."""
-        shard, topics = term.shard, self.settings.topics()
+        shard, topics, plan = term.shard, self.settings.topics(), replace(self.plan, shard=term.shard)
+        board = self.board.begin(shard, plan)
         with ExitStack() as stack:
-            source = stack.enter_context(closing(self._source(shard)))
+            stack.callback(self.board.end, shard, board)
+            source = stack.enter_context(closing(self._source(shard, counting=True)))
+            board.statistics = lambda: source.statistics
 
             def warmed() -> Follower | None:
                 follower = warm()
@@ -52,8 +58,8 @@ class ShardWork:
                 source=stack.enter_context(closing(Ahead(source))),
                 aside=aside,
                 journal=TopicJournal(self.connection, topics.journal, shard),
-                outbox=outbox,
-                store=self._store(shard, self.at, term.check),
+                outbox=WatchedOutbox(outbox, board),
+                store=WatchedStore(self._store(shard, self.at, term.check), board),
                 now=time.monotonic,
                 stopping=term.ending,
                 report=self._report(shard),
@@ -61,8 +67,9 @@ class ShardWork:
                 since=term.began,
                 control=stack.enter_context(closing(Tail(self.connection, topics.control, shard))),
                 begin=self._begin(source),
+                watch=board,
             )
-            service = Service(replace(self.plan, shard=shard), ports, self.pace, self.workers, warmed)
+            service = Service(plan, ports, self.pace, self.workers, warmed)
             t = service.run().progress.state.t
         self._report(shard)(Said(f"stopped after step {t}", step=t))
 
@@ -88,8 +95,9 @@ class ShardWork:
 
         return replace(found, positions=positions)
 
-    def _source(self, shard: int) -> KafkaSource:
-        return KafkaSource(self.connection, self.settings.topic, self.settings.model, shard, self.settings.shards)
+    def _source(self, shard: int, counting: bool = False) -> KafkaSource:
+        settings = self.settings
+        return KafkaSource(self.connection, settings.topic, settings.model, shard, settings.shards, counting)
 
     def _store(self, shard: int, at: CrashPoint = no_crash, check: Callable[[], None] = nothing) -> CheckpointStore:
         return store_of(self.settings, self.connection, at, check, shard)

@@ -98,6 +98,16 @@ class RefusalSettings(Section):
     window: int = _field(Refusals, "window", "Messages in a window; windows lie one after the other.")
 
 
+class Http(Section):
+    """Where the endpoints are: metrics, probes, status."""
+
+    host: str = Field("127.0.0.1", min_length=1, description="The address to listen at; 0.0.0.0 for every one.")
+    port: int | None = Field(9464, ge=0, le=65535, description="The port: 0 for any free one, null for no endpoints.")
+    stuck_after_s: float = Field(
+        180.0, gt=0, description="Seconds without a turn of the loop after which /live is red; beyond kafka.patience_s."
+    )
+
+
 class Log(Section):
     """What is said on standard error."""
 
@@ -157,6 +167,7 @@ class Settings(Section):
     )
     kafka: Kafka = Field(default_factory=Kafka, description="How the clients reach the broker.")
     log: Log = Field(default_factory=Log, description="What is said on standard error.")
+    http: Http = Field(default_factory=Http, description="Where the endpoints are.")
 
     @property
     def topic(self) -> str:

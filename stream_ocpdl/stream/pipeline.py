@@ -53,6 +53,8 @@ class Outcome:
 
     outputs: tuple[Output, ...]
     step: Step | None
+    refused: tuple[str, ...] = ()
+    """The kinds of the errors of those that were refused."""
 
 
 class Spent(NumericError):
@@ -157,7 +159,7 @@ class Pipeline:
             ),
         )
         journal = [self._journal(record) for record in self._records(before, cut, step)]
-        return Outcome((*self._results(cut, step), *journal), step)
+        return Outcome((*self._results(cut, step), *journal), step, tuple(r.error for r in cut.refused))
 
     def _gather(self, now: float) -> tuple[Cut, Batch | None, tuple[str, ...] | None] | None:
         """The next minibatch, copied together and checked on the way; whoever fails the check loses the row."""

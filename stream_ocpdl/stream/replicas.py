@@ -100,9 +100,10 @@ class Replica:
         stopping: Callable[[], bool],
         report: Report,
         now: Callable[[], float] = time.monotonic,
+        turned: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self._election, self._work, self._shards = election, work, shards
-        self._stopping, self._report, self._now = stopping, report, now
+        self._stopping, self._report, self._now, self._turned = stopping, report, now, turned
         self._runners: list[Runner] = []
         self._standbys: dict[int, Standby | None] = {}
         self._idle_since: float | None = None
@@ -116,6 +117,7 @@ class Replica:
     def run(self) -> None:
         """Work until told to stop; raises the error of a runner after the others have finished."""
         while not self._stopping() and self._error is None:  # 1
+            self._turned(self._said_standby)
             self._poll()
             if self._error is None:
                 self._begin()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from stream_ocpdl.errors import (
     BrokerError,
@@ -44,6 +44,7 @@ from stream_ocpdl.stream.progress import Progress, here
 from stream_ocpdl.stream.recovery import Recovered, Recovery, Report, recover
 from stream_ocpdl.stream.requests import Answered, Desk
 from stream_ocpdl.stream.terms import terms_of, told_apart
+from stream_ocpdl.stream.watch import Unwatched, Watch
 
 LOOK = 60.0
 """Seconds between two looks at whether the input is still the same topic, with the same partitions."""
@@ -72,6 +73,7 @@ class Ports:
     """When it was asked to run, by the same clock."""
     aside: "Aside | None" = None
     """How a transaction is written beside the learning; without it it is written at once."""
+    watch: Watch = Unwatched()  # noqa: RUF009
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class Service:
 
     def run(self) -> Pipeline:
         """Work until told to stop; the pipeline as it was left, all of it committed."""
+        self.ports.watch.phase("fencing")
         self.ports.outbox.open()  # 1
         self.ports.store.open()
         care = False
@@ -158,6 +161,7 @@ class Service:
         A new model begins its journal.
         """
         ports = self.ports
+        ports.watch.phase("recovering")
         found, standby = self._found()
         noted = reconcile(found.plan, found.progress, found.input, found.lost, ports.source)
         progress = found.progress if noted is None else noted.progress
@@ -178,9 +182,10 @@ class Service:
             elif found.went_back:
                 checkpointed = self._checkpoint(pipeline, offset)
         ports.source.start(starts(pipeline.progress, ports.source))
-        fields = {"step": t, "replayed": found.replayed, "standby": standby}
+        fields: dict[str, Any] = {"step": t, "replayed": found.replayed, "standby": standby}
         if ports.since is not None and not care:
             fields["seconds"] = round(ports.now() - ports.since, 3)
+        ports.watch.ready(pipeline, found.replayed, standby, fields.get("seconds"))
         ports.report(Said(f"ready at step {t}, {found.replayed} steps replayed", **fields))
         return pipeline, offset, checkpointed
 
@@ -267,27 +272,35 @@ class Service:
                 self.ports.report(Said(said, partition=partition, offset=offset))
 
     def _between_replays(self, *_: object) -> None:
+        self.ports.watch.turned()
         self.ports.at("in-replay")
         if self.ports.stopping():
             raise Stopped("asked to stop while recovering; nothing was changed")
 
     def _work(self, pipeline: Pipeline) -> tuple[list[Output], OcpdlError | None]:
         """Learn until the commit interval has passed; all outputs of that time, and what ended it early."""
-        ports, pace = self.ports, self.pace
+        ports, watch, wanted = self.ports, self.ports.watch, max(self.plan.batching.size, POLLED)
         outputs: list[Output] = []
-        deadline = ports.now() + pace.commit_interval_ms / 1000
+        began = ports.now()
+        deadline = began + self.pace.commit_interval_ms / 1000
         while not ports.stopping():
             try:
-                outcome = pipeline.step(ports.now())
+                outcome = pipeline.step(began)
                 if outcome is None:
-                    wanted = max(self.plan.batching.size, POLLED)
-                    pipeline.feed(ports.source.poll(wanted, pace.poll_timeout_ms / 1000, pipeline.hungry), ports.now())
+                    records = ports.source.poll(wanted, self.pace.poll_timeout_ms / 1000, pipeline.hungry)
+                    pipeline.feed(records, ports.now())
             except (InputLost, Spent, TooMuchRefused) as error:
                 return outputs, error
-            if outcome is not None:
+            now = ports.now()
+            if outcome is None:
+                watch.polled(len(records), now - began)
+            else:
                 outputs.extend(outcome.outputs)
-            if ports.now() >= deadline:
+                watch.stepped(pipeline, outcome, now - began)
+            if now >= deadline:
                 break
+            began = now
+        watch.turned()
         return outputs, None
 
     def _say_refused(self, outputs: list[Output]) -> None:

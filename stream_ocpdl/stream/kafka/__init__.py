@@ -23,6 +23,7 @@ from stream_ocpdl.stream.kafka.admin import (
     partitions_of,
     partitions_of_topic,
     topic_id,
+    topic_names,
 )
 from stream_ocpdl.stream.kafka.connection import LARGEST, Connection, check_options, reach
 from stream_ocpdl.stream.kafka.election import Election
@@ -63,5 +64,6 @@ __all__ = [
     "read_committed",
     "record_of",
     "topic_id",
+    "topic_names",
     "watermarks",
 ]

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -96,6 +96,19 @@ def delete_topics(connection: Connection, names: Collection[str]) -> None:
             outcome.result(connection.patience)
         except KafkaException as error:
             log.warning("a topic could not be deleted: %s", error.args[0].str())
+
+
+def topic_names(connection: Connection) -> Callable[[], set[str]]:
+    """Asks for the names of all topics; a client is kept for it."""
+    admin = connection.admin()
+
+    def names() -> set[str]:
+        try:
+            return set(admin.list_topics(timeout=min(5.0, connection.patience)).topics)
+        except KafkaException as error:
+            raise BrokerError(f"the topics cannot be listed: {error.args[0].str()}") from error
+
+    return names
 
 
 def partitions_of(client: Consumer, topic: str, patience: float) -> list[int]:

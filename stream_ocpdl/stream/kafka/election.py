@@ -44,6 +44,7 @@ class Election:
     def __init__(self, connection: Connection, topic: str, group: str, budget: float = BUDGET) -> None:
         self._topic, self._budget, self._patience = topic, budget, connection.patience
         self.terms: dict[int, Term] = {}
+        self.rebalances = 0
         self._token, self._member = b"", False
         self._down, self._since = False, 0.0
         self._backoff = Backoff("the group")
@@ -128,6 +129,7 @@ class Election:
         if token == self._token:
             return
         self._token = token
+        self.rebalances += bool(token)
         for term in self.terms.values() if token else ():
             term.token = token
 

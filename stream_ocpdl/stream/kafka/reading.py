@@ -23,6 +23,9 @@ from stream_ocpdl.stream.shards import named, owned
 
 log = logging.getLogger("stream_ocpdl.kafka")
 
+STATISTICS_MS = 2000
+"""How often a client says what it has counted."""
+
 
 def watermarks(connection: Connection, topic: str, partitions: Collection[int]) -> dict[int, tuple[int, int]]:
     """The lowest offset and the high watermark of each partition, open transactions included."""
@@ -198,10 +201,15 @@ class Tail:
 class KafkaSource:
     """The input of a model, or a shard's share of it, read by assignment."""
 
-    def __init__(self, connection: Connection, topic: str, group: str, shard: int = 0, shards: int = 1) -> None:
+    def __init__(
+        self, connection: Connection, topic: str, group: str, shard: int = 0, shards: int = 1, counting: bool = False
+    ) -> None:
         self._connection, self._topic, self._group = connection, topic, group
         self._shard, self._shards = shard, shards
-        self._consumer = connection.consumer(**{"group.id": group})
+        self.statistics = ""
+        """What the client counts, in its own JSON, if it does. It comes with a poll, and would pile up without any."""
+        counts = {"statistics.interval.ms": STATISTICS_MS, "stats_cb": self._counted} if counting else {}
+        self._consumer = connection.consumer(**{"group.id": group, **counts})
         self.partitions: Sequence[int] = ()
         self.identity = ""
         self._paused: set[int] = set()
@@ -272,6 +280,9 @@ class KafkaSource:
     def close(self) -> None:
         """Leave."""
         self._consumer.close()
+
+    def _counted(self, statistics: str) -> None:
+        self.statistics = statistics
 
     def _pause_all_but(self, hungry: Collection[int]) -> None:
         full = {p for p in self.partitions if p not in hungry}

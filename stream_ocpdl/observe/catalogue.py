@@ -1,0 +1,331 @@
+"""The metrics: every one that there is, with what it means, and how it is read off the board.
+
+The reference in docs/metrics.md is made of this.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from stream_ocpdl.observe.board import Shard
+from stream_ocpdl.observe.statistics import Client
+from stream_ocpdl.ocpdl.diagnostics import Standing
+
+Samples: TypeAlias = Iterable[tuple[tuple[str, ...], Any]]
+"""Values of labels, and the number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A shard at the moment of a scrape; what its client says is read once."""
+
+    shard: Shard
+    client: Client
+    lag: Mapping[int, int]
+
+    @classmethod
+    def of(cls, shard: Shard) -> "Seen":
+        """The same now."""
+        client = shard.client()
+        return cls(shard, client, shard.lag(client))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A metric of a shard. All have the labels model and shard, before their own."""
+
+    name: str
+    kind: Literal["gauge", "counter", "histogram"]
+    help: str
+    read: Callable[[Seen], Samples]
+    labels: tuple[str, ...] = ()
+
+
+def one(number: Callable[[Seen], Any]) -> Callable[[Seen], Samples]:
+    """A metric without labels of its own; none if there is no number."""
+
+    def read(seen: Seen) -> Samples:
+        value = number(seen)
+        return () if value is None else (((), value),)
+
+    return read
+
+
+def by_mode(numbers: Callable[[Seen], Iterable[float]]) -> Callable[[Seen], Samples]:
+    """A number for each mode."""
+    return lambda seen: (((name,), value) for name, value in zip(seen.shard.modes, numbers(seen), strict=False))
+
+
+def counted(numbers: Callable[[Seen], Mapping[Any, float]]) -> Callable[[Seen], Samples]:
+    """A number for each name."""
+    return lambda seen: (((str(name),), value) for name, value in sorted(numbers(seen).items()))
+
+
+def held_back(seen: Seen) -> Iterable[float]:
+    """How often the radius held each mode back."""
+    return (seen.shard.held_back[i] for i in range(seen.shard.plan.problem.modes))
+
+
+def card(seen: Seen) -> Samples:
+    """For each line of the card which standing it has."""
+    for line in seen.shard.card:
+        for standing in Standing:
+            yield (line.name, standing.value), float(line.standing is standing)
+
+
+PHASES = ("starting", "fencing", "recovering", "running")
+
+CONVERGENCE = (
+    Entry(
+        "ocpdl_steps",
+        "counter",
+        "Steps since the process began to write. Flat while input waits: it is stuck.",
+        one(lambda s: s.shard.steps),
+    ),
+    Entry(
+        "ocpdl_tensors",
+        "counter",
+        "Tensors learned since the process began to write.",
+        one(lambda s: s.shard.learned),
+    ),
+    Entry(
+        "ocpdl_step",
+        "gauge",
+        "t, the step at which the model stands. It falls with a rollback only.",
+        one(lambda s: s.shard.t),
+    ),
+    Entry(
+        "ocpdl_seen_tensors",
+        "gauge",
+        "N, the tensors that the model has learned in all its lives.",
+        one(lambda s: s.shard.N),
+    ),
+    Entry(
+        "ocpdl_surrogate_loss",
+        "gauge",
+        "The surrogate loss f̂_t(D_t) of a tensor after the last step. It falls, then flattens.",
+        one(lambda s: s.shard.step and s.shard.step.surrogate),
+    ),
+    Entry(
+        "ocpdl_prequential_loss",
+        "gauge",
+        "Mean loss of the tensors of the last step under the dictionary before it: the honest test error. Rising for"
+        " long means that the data have changed.",
+        one(lambda s: s.shard.step and s.shard.step.prequential_loss),
+    ),
+    Entry(
+        "ocpdl_movement",
+        "gauge",
+        "How far the loadings of a mode moved in the last step. It goes to zero with the weights.",
+        by_mode(lambda s: s.shard.step.movements if s.shard.step else ()),
+        ("mode",),
+    ),
+    Entry(
+        "ocpdl_movement_radius",
+        "gauge",
+        "How far they might have moved: c′w_t (lem:main_analytic_lemma ii). No radius is +Inf.",
+        by_mode(lambda s: s.shard.step.radii if s.shard.step else ()),
+        ("mode",),
+    ),
+    Entry(
+        "ocpdl_radius_active",
+        "counter",
+        "Steps, since the process began, in which the radius held a mode back. Always so: the radius is too small.",
+        by_mode(held_back),
+        ("mode",),
+    ),
+    Entry(
+        "ocpdl_weight",
+        "gauge",
+        "w_t of the last step: the share that its minibatch has in the aggregates.",
+        one(lambda s: s.shard.step and s.shard.step.weight),
+    ),
+    Entry(
+        "ocpdl_stationarity_residual",
+        "gauge",
+        "How far a mode is from a minimiser of f̂_t, relatively; zero is stationary. Every digest_every steps.",
+        by_mode(lambda s: s.shard.residuals),
+        ("mode",),
+    ),
+    Entry(
+        "ocpdl_code_zeros_ratio",
+        "gauge",
+        "The share of codes of the last step that are zero.",
+        one(lambda s: s.shard.sparsity if s.shard.step else None),
+    ),
+    Entry(
+        "ocpdl_codes_at_bound",
+        "gauge",
+        "Codes that were cut at their bound, in all lives: more than a few, and (A2) is in doubt.",
+        one(lambda s: s.shard.at_bound),
+    ),
+    Entry(
+        "ocpdl_assumption",
+        "gauge",
+        "1 for the standing that a hypothesis of the theorem has: holds, open, or fails.",
+        card,
+        ("assumption", "standing"),
+    ),
+    Entry(
+        "ocpdl_draws",
+        "gauge",
+        "Draws of samplers that were repeated, behind a gap, late, or of tuning, in all lives.",
+        lambda s: (((name,), value) for name, value in s.shard.draws._asdict().items()),
+        ("kind",),
+    ),
+)
+
+OPERATION = (
+    Entry(
+        "ocpdl_phase",
+        "gauge",
+        "1 for what the shard is doing: starting, fencing, recovering, running.",
+        lambda s: (((name,), float(s.shard.doing == name)) for name in PHASES),
+        ("phase",),
+    ),
+    Entry(
+        "ocpdl_lag_records",
+        "gauge",
+        "Records of a partition of the input that are not done with. Growing: the service is too slow.",
+        counted(lambda s: s.lag),
+        ("partition",),
+    ),
+    Entry(
+        "ocpdl_lag_seconds",
+        "gauge",
+        "How long ago the tensor was written that was learned last; 0 if nothing waits.",
+        one(lambda s: s.shard.lag_seconds(s.lag)),
+    ),
+    Entry(
+        "ocpdl_input_records",
+        "counter",
+        "Records read since the process began.",
+        one(lambda s: s.shard.records),
+    ),
+    Entry(
+        "ocpdl_input_bytes",
+        "counter",
+        "Bytes that the client of the input has received since the process began.",
+        one(lambda s: s.client.received),
+    ),
+    Entry(
+        "ocpdl_input_queue_records",
+        "gauge",
+        "Records that the client has fetched and that wait in its queue. Empty while there is lag: the broker is slow.",
+        one(lambda s: s.client.queued),
+    ),
+    Entry(
+        "ocpdl_broker_round_trip_seconds",
+        "gauge",
+        "Mean round trip to the slowest broker, in the last seconds.",
+        one(lambda s: s.client.trip),
+    ),
+    Entry(
+        "ocpdl_input_wait_seconds",
+        "counter",
+        "Time spent on waiting for input and decoding it. One second a second: there is nothing to do.",
+        one(lambda s: s.shard.waited),
+    ),
+    Entry(
+        "ocpdl_step_duration_seconds",
+        "histogram",
+        "A step, from records in memory to outputs in memory.",
+        one(lambda s: s.shard.stepping),
+    ),
+    Entry(
+        "ocpdl_commit_duration_seconds",
+        "histogram",
+        "A transaction: outputs and positions, written and committed.",
+        one(lambda s: s.shard.committing),
+    ),
+    Entry(
+        "ocpdl_outputs",
+        "counter",
+        "Records written to each stream of outputs since the process began.",
+        counted(lambda s: s.shard.written),
+        ("stream",),
+    ),
+    Entry(
+        "ocpdl_dead_letters",
+        "counter",
+        "Tensors refused since the process began, by the kind of error.",
+        counted(lambda s: s.shard.refused),
+        ("error",),
+    ),
+    Entry(
+        "ocpdl_checkpoint_duration_seconds",
+        "histogram",
+        "Writing a checkpoint.",
+        one(lambda s: s.shard.checkpointing),
+    ),
+    Entry(
+        "ocpdl_checkpoint_step",
+        "gauge",
+        "The step of the last checkpoint that this process wrote: what is behind it a recovery has to replay.",
+        one(lambda s: s.shard.checkpoint and s.shard.checkpoint[0]),
+    ),
+    Entry(
+        "ocpdl_checkpoint_size_bytes",
+        "gauge",
+        "The size of that checkpoint.",
+        one(lambda s: s.shard.checkpoint and s.shard.checkpoint[1]),
+    ),
+    Entry(
+        "ocpdl_checkpoint_age_seconds",
+        "gauge",
+        "How long ago it was written.",
+        one(lambda s: s.shard.checkpoint and s.shard.now() - s.shard.checkpoint[2]),
+    ),
+    Entry(
+        "ocpdl_recoveries",
+        "counter",
+        "Recoveries since the process began, warm or cold. Rising all the time: something brings it down again.",
+        counted(lambda s: s.shard.recoveries),
+        ("standby",),
+    ),
+    Entry(
+        "ocpdl_recovery_seconds",
+        "gauge",
+        "How long the last recovery took, from the election on.",
+        one(lambda s: s.shard.recovery[0] if s.shard.recoveries else None),
+    ),
+    Entry(
+        "ocpdl_recovery_replayed_steps",
+        "gauge",
+        "Steps that the last recovery replayed.",
+        one(lambda s: s.shard.recovery[1] if s.shard.recoveries else None),
+    ),
+    Entry(
+        "ocpdl_epoch",
+        "gauge",
+        "The epoch. It rises with a rollback, a loss of input, or another numeric fingerprint.",
+        one(lambda s: s.shard.epoch),
+    ),
+)
+
+CATALOGUE = CONVERGENCE + OPERATION
+
+PROCESS = (
+    ("ocpdl_role", "gauge", "1 for what this process is: starting, standby, or writer of a shard.", ("model", "role")),
+    ("ocpdl_rebalances", "counter", "How often the group has shared out the shards anew.", ("model",)),
+    ("ocpdl_build", "info", "The release, and the numeric fingerprint under which bits are made.", ()),
+)
+"""Metrics of the process, for the reference."""
+
+ROLES = ("starting", "standby", "writer")
+
+
+def reference() -> str:
+    """The tables of docs/metrics.md."""
+    lines = []
+    for title, entries in (("Convergence", CONVERGENCE), ("Operation", OPERATION)):
+        lines += [f"## {title}", "", "| metric | kind | labels | how to read it |", "|---|---|---|---|"]
+        lines += [_row(e.name, e.kind, e.help, ("model", "shard", *e.labels)) for e in entries] + [""]
+    lines += ["## The process", "", "| metric | kind | labels | how to read it |", "|---|---|---|---|"]
+    lines += [_row(*one) for one in PROCESS]
+    return "\n".join(lines) + "\n"
+
+
+def _row(name: str, kind: str, text: str, labels: tuple[str, ...]) -> str:
+    full = name + {"counter": "_total", "info": "_info"}.get(kind, "")
+    return f"| `{full}` | {kind} | {', '.join(labels)} | {text} |"

@@ -1,0 +1,333 @@
+"""What an operator sees: metrics that are true, probes that mean something, endpoints that answer."""
+
+import json
+import shutil
+import subprocess
+import time
+from contextlib import ExitStack
+from math import inf
+
+import httpx
+import numpy as np
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+from prometheus_client.parser import text_string_to_metric_families as plain
+
+from stream_ocpdl import Learner, Problem
+from stream_ocpdl.errors import ConfigError
+from stream_ocpdl.observe.board import BUCKETS, Board, Durations, Shard
+from stream_ocpdl.observe.catalogue import CATALOGUE
+from stream_ocpdl.observe.endpoints import application
+from stream_ocpdl.observe.metrics import registry_of
+from stream_ocpdl.observe.presence import Presence
+from stream_ocpdl.observe.server import Server
+from stream_ocpdl.observe.statistics import Client
+from stream_ocpdl.observe.watched import WatchedOutbox, WatchedStore
+from stream_ocpdl.stream.messages import Manifest
+from stream_ocpdl.stream.pipeline import Outcome
+from tests.fakes import World, serve
+from tests.test_kafka import eventually, model, process  # noqa: F401
+from tests.test_pipeline import PACE, inputs, plan
+
+BUILD = {"version": "1.2.3", "fingerprint": "abc"}
+STATISTICS = {
+    "rx_bytes": 5000,
+    "brokers": {"a": {"rtt": {"avg": 1500}}, "b": {"rtt": {"avg": 2500}}},
+    "topics": {
+        "t": {
+            "partitions": {
+                "0": {"partition": 0, "ls_offset": 45, "fetchq_cnt": 3},
+                "1": {"partition": 1, "ls_offset": -1001, "fetchq_cnt": 0},
+                "-1": {"partition": -1, "ls_offset": -1},
+            }
+        }
+    },
+}
+
+
+@pytest.fixture
+def asked():
+    """The endpoints of a board, on a real server."""
+    with ExitStack() as stack:
+
+        def ask(board, stuck_after=60.0):
+            app = application(board, registry_of(board, BUILD), BUILD, "model: m\n", stuck_after)
+            server = stack.enter_context(Server(app, "127.0.0.1", 0))
+            return stack.enter_context(httpx.Client(base_url=server.address))
+
+        yield ask
+
+
+def samples(text, parse=plain):
+    """The numbers of a scrape by name and labels, without those that all have."""
+    return {
+        (
+            sample.name,
+            *(value for key, value in sorted(sample.labels.items()) if key not in ("model", "shard")),
+        ): sample.value
+        for family in parse(text)
+        for sample in family.samples
+    }
+
+
+@pytest.fixture
+def learned():
+    """A board on which a service has written, and its pipeline."""
+    board, world = Board("m", 1), World(inputs(poison=[(0, 3), (1, 7)]))
+    shard = board.begin(0, plan())
+    pipeline, _ = serve(world, plan(), PACE, watch=shard)
+    return board, shard, pipeline
+
+
+@pytest.mark.parametrize("accept", ["text/plain", "application/openmetrics-text; version=1.0.0"])
+def test_metrics_are_what_the_model_is(asked, learned, accept):
+    """In both formats, each parsed by its own parser."""
+    board, shard, pipeline = learned
+    answer = asked(board).get("/metrics", headers={"accept": accept})
+    found = samples(answer.text, openmetrics if "openmetrics" in accept else plain)
+    state, step = pipeline.progress.state, shard.step
+
+    assert found["ocpdl_step",] == state.t == found["ocpdl_steps_total",] > 10
+    assert found["ocpdl_seen_tensors",] == state.N == found["ocpdl_tensors_total",]
+    assert found["ocpdl_surrogate_loss",] == step.surrogate
+    assert found["ocpdl_prequential_loss",] == pytest.approx(step.coding.losses.mean())
+    assert found["ocpdl_movement", "1"] == step.movements[1] <= found["ocpdl_movement_radius", "1"]
+    assert found["ocpdl_dead_letters_total", "DecodeError"] == 2
+    assert found["ocpdl_assumption", "(A3)", "holds"] == 1
+    assert found["ocpdl_step_duration_seconds_count",] == state.t
+    assert 0 < found["ocpdl_stationarity_residual", "0"] < 1
+    assert found["ocpdl_phase", "running"] == 1
+    assert found["ocpdl_role", "writer"] == 1
+    assert found["ocpdl_build_info", "abc", "1.2.3"] == 1
+    assert found["ocpdl_recoveries_total", "cold"] == 1
+    assert ("process_resident_memory_bytes",) in found
+    assert answer.headers["content-type"].startswith(accept.split(";")[0])
+
+
+def test_every_metric_is_in_a_scrape(asked, learned):
+    """A catalogue with an entry that never has a number would teach nothing."""
+    board, shard, _ = learned
+    shard.statistics = lambda: json.dumps(STATISTICS)
+    WatchedStore(FakeStore(), shard).save(manifest(), list)
+    WatchedOutbox(FakeOutbox(), shard).commit([], {})
+    shard.written["codes"] += 1
+    found = {name for name, *_ in samples(asked(board).get("/metrics").text)}
+    suffixes = {"gauge": "", "counter": "_total", "histogram": "_count"}
+
+    assert {entry.name + suffixes[entry.kind] for entry in CATALOGUE} <= found
+
+
+def test_promtool_finds_nothing(asked, learned):
+    """The names and the help are as Prometheus wants them."""
+    tool = shutil.which("promtool")
+    if tool is None:
+        pytest.skip("promtool is not there (Debian: prometheus)")
+    text = asked(learned[0]).get("/metrics").content
+    checked = subprocess.run([tool, "check", "metrics"], input=text, capture_output=True, check=False)
+
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+
+
+def test_lag_is_never_negative():
+    """What the client does not know is not there; what is beyond the end is zero."""
+    client = Client.read(json.dumps(STATISTICS))
+    shard = Shard(plan(), wall=lambda: 1000.0, resume={0: 40, 1: 7}, newest=990_000)
+
+    assert (client.ends, client.queued, client.received, client.trip) == ({0: 45}, 3, 5000, 0.0025)
+    assert shard.lag(client) == {0: 5}
+    assert shard.lag_seconds({0: 5}) == 10.0
+    assert shard.lag_seconds({0: 0}) == 0.0
+    shard.resume = {0: 50}
+    assert shard.lag(client) == {0: 0}
+    assert Client.read("") == Client()
+    assert shard.lag_seconds({}) == Shard(plan(), newest=-1).lag_seconds({0: 3}) == 0.0
+
+
+def test_durations():
+    """A duration at the end of a bucket belongs to it; the last has no end."""
+    durations = Durations()
+    for seconds in (0.0, BUCKETS[0], BUCKETS[0] * 1.01, 1e9):
+        durations.add(seconds)
+
+    assert durations.counts == [2, 1, *[0] * (len(BUCKETS) - 2), 1]
+
+
+def test_live_goes_red_when_a_loop_is_stuck(asked):
+    """The process' own, or that of a shard; and green again when it turns."""
+    clock = [0.0]
+    board = Board("m", 2, lambda: clock[0])
+    shard, client = board.begin(1, plan()), asked(board, 60)
+    clock[0] = 61.0
+    board.turned()
+
+    assert client.get("/live").status_code == 503
+    assert client.get("/live").json() == {"live": False, "reasons": ["shard 1 is stuck for 61 s"]}
+    shard.turned()
+    assert client.get("/live").json() == {"live": True, "reasons": []}
+    board.end(1, shard)
+    clock[0] = 200.0
+    assert client.get("/live").json()["reasons"] == ["the process is stuck for 139 s"]
+
+
+def test_live_stays_green_in_a_long_replay():
+    """Each record of the journal is a turn, although no step is made."""
+    world, beats = World(inputs()), []
+
+    class Beats(Shard):
+        def turned(self):
+            beats.append(self.doing)
+
+    serve(world, plan(), PACE)
+    world.checkpoints = []
+    serve(world, plan(), PACE, watch=Beats(plan()))
+
+    assert beats.count("recovering") > 16
+
+
+def test_ready_says_why_not(asked):
+    """What has to be done before, the group, the shards, a topic that is missing; and a standby is ready."""
+    board, shard = Board("m", 1), None
+    client = asked(board)
+
+    def reasons():
+        answer = client.get("/ready")
+        assert (answer.status_code == 200) == answer.json()["ready"] == (not answer.json()["reasons"])
+        return answer.json()["role"], answer.json()["reasons"]
+
+    board.starting = "compiling the kernels"
+    assert reasons() == ("starting", ["compiling the kernels"])
+    board.starting = None
+    assert reasons() == ("starting", ["waiting for the group to share out the shards"])
+    board.turned(idle=True)
+    assert reasons() == ("standby", [])
+    shard = board.begin(0, plan())
+    assert reasons() == ("writer", ["shard 0 is starting"])
+    shard.phase("running")
+    board.missing = ["weather"]
+    assert reasons() == ("writer", ["the topic weather is missing"])
+    board.missing = []
+    assert reasons() == ("writer", [])
+
+
+def test_a_term_that_ends_late_does_not_end_the_next():
+    """A runner that hangs may end after its successor has begun."""
+    board = Board("m", 1)
+    first = board.begin(0, plan())
+    second = board.begin(0, plan())
+    board.end(0, first)
+
+    assert board.shards == {0: second}
+
+
+def test_status_is_json(asked, learned):
+    """Also where a number is not finite."""
+    board, shard, _ = learned
+    shard.residuals = (inf, 0.5)
+    found = asked(board).get("/api/status").json()["shards"]["0"]
+
+    assert found["stationarity_residual"] == {"0": None, "1": 0.5}
+    assert found["step"] == shard.t
+    assert {"name": "(A3)", "standing": "holds"}.items() <= found["card"][3].items()
+
+
+def test_other_endpoints(asked, learned):
+    """What it is, what it was told, and nothing else; nothing can be written."""
+    client = asked(learned[0])
+
+    assert client.get("/version").json() == BUILD
+    assert client.get("/config").text == "model: m\n"
+    assert client.get("/nothing").status_code == 404
+    assert client.post("/metrics").status_code == 405
+
+
+def test_the_server_answers_and_ends():
+    """On a port of its own choice; a port that is taken is told at once, with what to do."""
+    board = Board("m", 1)
+    with Server(application(board, registry_of(board, BUILD), BUILD, "", 60), "127.0.0.1", 0) as server:
+        assert httpx.get(f"{server.address}/live").json() == {"live": True, "reasons": []}
+        port = int(server.address.rpartition(":")[2])
+        with pytest.raises(ConfigError, match=rf"^port {port} of 127.0.0.1 is in use; choose another with http.port"):
+            Server(None, "127.0.0.1", port)
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{server.address}/live")
+    with pytest.raises(ConfigError, match=r"^http cannot listen at 192\.0\.2\.1:0: "):
+        Server(None, "192.0.2.1", 0)
+
+
+def test_presence():
+    """A topic that goes is missed, and one that comes back is not."""
+    board, there = Board("m", 1), {"a", "b"}
+    with Presence(board, ["a", "b"], lambda: there, every=0.01):
+        there.discard("b")
+        assert eventually(lambda: board.missing == ["b"], 5)
+        there.add("b")
+        assert eventually(lambda: board.missing == [], 5)
+
+
+def test_watching_costs_little():
+    """At most two percent of a step, here of one that takes a tenth of a millisecond."""
+    shard, (pipeline, _) = Shard(plan()), serve(World(inputs()), plan(), PACE)
+    learner = Learner(Problem(shape=(20, 20, 3), rank=24, batch_size=10), in_place=True)
+    X = np.random.default_rng(0).random((10, 20, 20, 3))
+    outcome = Outcome((), learner.step(X)._replace(t=1))
+    for _ in range(100):
+        learner.step(X)
+
+    def shortest(call):
+        times = []
+        for _ in range(7):
+            began = time.perf_counter()
+            for _ in range(200):
+                call()
+            times.append(time.perf_counter() - began)
+        return min(times)
+
+    watched = shortest(lambda: shard.stepped(pipeline, outcome, 0.001))
+    # A step of the service is this and ten codes with their headers, at the very least three times as long.
+    assert watched < 0.02 * 3 * shortest(lambda: learner.step(X))
+
+
+@pytest.mark.broker
+def test_a_service_on_kafka_is_seen(model, tmp_path):  # noqa: F811
+    """Ready, then its numbers, from a real one; the lag is counted down to zero; a secret is not shown."""
+    model.set(kafka={"extra": {"session.timeout.ms": 1000}, "sasl_password": "hidden"})
+    model.feed(40)
+    with process(model, tmp_path) as life:
+        log = tmp_path / "log"
+        assert eventually(lambda: "endpoints at " in log.read_text(), 60)
+        line = next(line for line in log.read_text().splitlines() if "endpoints at" in line)
+        address = json.loads(line)["event"].rpartition(" ")[2]
+        assert eventually(lambda: httpx.get(f"{address}/ready").status_code == 200, 120)
+
+        def numbers():
+            return samples(httpx.get(f"{address}/metrics").text)
+
+        assert eventually(lambda: numbers().get(("ocpdl_seen_tensors",)) == 80)
+        assert eventually(lambda: numbers().get(("ocpdl_lag_records", "0")) == 0)
+        found = numbers()
+        assert found["ocpdl_lag_seconds",] == 0
+        assert found["ocpdl_input_bytes_total",] > 80 * 96
+        assert found["ocpdl_outputs_total", "codes"] == 80
+        assert 0 < found["ocpdl_broker_round_trip_seconds",] < 10
+        assert found["ocpdl_rebalances_total",] >= 1
+        assert "hidden" not in httpx.get(f"{address}/config").text
+        life.terminate()
+        assert life.wait(30) == 0
+
+
+class FakeOutbox:
+    """Takes everything."""
+
+    def commit(self, outputs, positions):
+        return 0
+
+
+class FakeStore:
+    """Keeps nothing."""
+
+    def save(self, manifest, parts):
+        pass
+
+
+def manifest():
+    return Manifest("m", 7, 70, 1, "", "", "", "", 123, "")
