@@ -32,7 +32,6 @@ from tests.test_pipeline import PACE, inputs, plan
 BUILD = {"version": "1.2.3", "fingerprint": "abc"}
 STATISTICS = {
     "rx_bytes": 5000,
-    "brokers": {"a": {"rtt": {"avg": 1500}}, "b": {"rtt": {"avg": 2500}}},
     "topics": {
         "t": {
             "partitions": {
@@ -133,7 +132,7 @@ def test_lag_is_never_negative():
     client = Client.read(json.dumps(STATISTICS))
     shard = Shard(plan(), wall=lambda: 1000.0, resume={0: 40, 1: 7}, newest=990_000)
 
-    assert (client.ends, client.queued, client.received, client.trip) == ({0: 45}, 3, 5000, 0.0025)
+    assert (client.ends, client.queued, client.received) == ({0: 45}, 3, 5000)
     assert shard.lag(client) == {0: 5}
     assert shard.lag_seconds({0: 5}) == 10.0
     assert shard.lag_seconds({0: 0}) == 0.0
@@ -308,7 +307,6 @@ def test_a_service_on_kafka_is_seen(model, tmp_path):  # noqa: F811
         assert found["ocpdl_lag_seconds",] == 0
         assert found["ocpdl_input_bytes_total",] > 80 * 96
         assert found["ocpdl_outputs_total", "codes"] == 80
-        assert 0 < found["ocpdl_broker_round_trip_seconds",] < 10
         assert found["ocpdl_rebalances_total",] >= 1
         assert "hidden" not in httpx.get(f"{address}/config").text
         life.terminate()

@@ -215,12 +215,6 @@ OPERATION = (
         one(lambda s: s.client.queued),
     ),
     Entry(
-        "ocpdl_broker_round_trip_seconds",
-        "gauge",
-        "Mean round trip to the slowest broker, in the last seconds.",
-        one(lambda s: s.client.trip),
-    ),
-    Entry(
         "ocpdl_input_wait_seconds",
         "counter",
         "Time spent on waiting for input and decoding it. One second a second: there is nothing to do.",

@@ -16,8 +16,6 @@ class Client:
     """Records that were fetched and not asked for."""
     received: int = 0
     """Bytes."""
-    trip: float | None = None
-    """The mean round trip to the slowest broker, in seconds."""
 
     @classmethod
     def read(cls, statistics: str) -> Self:
@@ -32,10 +30,8 @@ class Client:
             if name != "-1"
         ]
         ends = {part["partition"]: part.get("ls_offset", -1) for part in partitions}
-        trips = [broker.get("rtt", {}).get("avg", 0) for broker in told.get("brokers", {}).values()]
         return cls(
             {p: end for p, end in ends.items() if end >= 0},
             sum(part.get("fetchq_cnt", 0) for part in partitions),
             told.get("rx_bytes", 0),
-            max(trips, default=0) / 1e6 or None,
         )
