@@ -1,12 +1,13 @@
 """The learner for everyday use, without Kafka, with scikit-learn's verbs."""
 
-from secrets import randbits
+from math import prod
 from typing import Any, Literal, Self
 
 import numpy as np
 
-from stream_ocpdl.errors import DataError, StateError
-from stream_ocpdl.ocpdl.arrays import Array
+from stream_ocpdl.conventions import Conventions, not_fitted, seed_of, tags
+from stream_ocpdl.errors import ConfigError, DataError, StateError
+from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.batch import as_array, read_batch
 from stream_ocpdl.ocpdl.constraints import Constraint
 from stream_ocpdl.ocpdl.learner import Learner
@@ -15,16 +16,19 @@ from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.schedules import Schedule
 
 
-class OnlineCPDL:
+class OnlineCPDL(Conventions):
     """Online nonnegative CP-dictionary of tensors X (b, I₁…Iₙ); the parameters are those of `Problem`.
 
-    An error leaves the model as it was.
+    `random_state` is a seed, a RandomState or Generator to draw one from, or None for another one each time. An error
+    leaves the model as it was. It works in scikit-learn's pipelines and searches, and does without scikit-learn.
 
     >>> import numpy as np
     >>> X = np.random.default_rng(0).random((200, 8, 6))
     >>> model = OnlineCPDL(rank=3, batch_size=20, random_state=0).fit(X)
     >>> model.n_steps_, model.transform(X).shape, [U.shape for U in model.loadings_]
     (10, (200, 3), [(8, 3), (6, 3)])
+    >>> model
+    OnlineCPDL(rank=3, batch_size=20, random_state=0)
     """
 
     def __init__(
@@ -39,7 +43,7 @@ class OnlineCPDL:
         batch_size: int = 32,
         dtype: Literal["float64", "float32"] = "float64",
         missing: Literal["reject", "impute"] = "reject",
-        random_state: int | None = None,
+        random_state: Any = None,
     ) -> None:
         self.rank = rank
         self.sparsity = sparsity
@@ -52,24 +56,34 @@ class OnlineCPDL:
         self.missing = missing
         self.random_state = random_state
 
-    def fit(self, X: Any, y: None = None) -> Self:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Forget everything, then learn X in one pass, in its order, in minibatches of `batch_size`."""
-        learner = Learner(self._problem(X))
+        X = tensors(X)
+        learner = Learner(self._problem(X.shape[1:], seed_of(self.random_state)))
         X = read_batch(learner.problem, X).X
         for start in range(0, len(X), learner.problem.batch_size):
             step = learner.step(X[start : start + learner.problem.batch_size])
         self._learned(learner, step)
         return self
 
-    def partial_fit(self, X: Any, y: None = None) -> Self:
-        """Learn X as one minibatch: one step of the algorithm."""
-        learner: Learner = self.__dict__.get("learner_") or Learner(self._problem(X))
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """Learn X as one minibatch: one step of the algorithm.
+
+        Parameters that were set since the last step hold from here on; those that would need another state, such as
+        another rank, are an error.
+        """
+        learner = self._present(X := tensors(X))
         self._learned(learner, learner.step(X))
         return self
 
     def transform(self, X: Any) -> Array:
         """Codes H (b, R) of X under the dictionary learned so far."""
-        return self._fitted().code(X).H
+        learner = self._fitted()
+        return learner.code(fitting(tensors(X), learner.problem.shape, type(self).__name__)).H
+
+    def fit_transform(self, X: Any, y: Any = None) -> Array:
+        """`fit`, and the codes of X under what was learned."""
+        return self.fit(X).transform(X)
 
     def inverse_transform(self, H: Any) -> Array:
         """The tensors (b, I₁…Iₙ) that codes H (b, R) stand for: Out(D) ×ₙ₊₁ H."""
@@ -84,11 +98,32 @@ class OnlineCPDL:
             T = T[..., None, :] * U
         return np.asarray(T @ loadings[-1].T)
 
-    def score(self, X: Any, y: None = None) -> float:
+    def score(self, X: Any, y: Any = None) -> float:
         """The share of X's energy that its reconstruction explains: 1 − ‖X − X̂‖²/‖X‖² over the observed cells."""
-        batch = read_batch(self._fitted().problem, X)
+        problem = self._fitted().problem
+        batch = read_batch(problem, fitting(tensors(X), problem.shape, type(self).__name__))
         rest = batch.X - self.inverse_transform(self.transform(batch.X))
         return 1.0 - float(np.nansum(rest * rest)) / batch.energy if batch.energy > 0.0 else 0.0
+
+    def get_feature_names_out(self, input_features: Any = None) -> Any:
+        """Names of the codes' columns: onlinecpdl0, onlinecpdl1, …"""
+        rank, name = self._fitted().problem.rank, type(self).__name__.lower()
+        return np.array([f"{name}{r}" for r in range(rank)], object)
+
+    def to_tensorly(self) -> Any:
+        """The dictionary as TensorLy has it, a CPTensor of weights (R,), all one, and factors; without it that pair.
+
+        >>> X = np.random.default_rng(0).random((50, 8, 6))
+        >>> weights, factors = OnlineCPDL(rank=3).fit(X).to_tensorly()
+        >>> weights.tolist(), [U.shape for U in factors]
+        ([1.0, 1.0, 1.0], [(8, 3), (6, 3)])
+        """
+        pair = np.ones(self._fitted().problem.rank), self.loadings_
+        try:
+            from tensorly.cp_tensor import CPTensor
+        except ImportError:
+            return pair
+        return CPTensor(pair)
 
     @property
     def loadings_(self) -> list[Array]:
@@ -101,36 +136,74 @@ class OnlineCPDL:
         return self._fitted().state.t
 
     @property
+    def n_features_in_(self) -> int:
+        """How many numbers a tensor has."""
+        return prod(self._fitted().problem.shape)
+
+    @property
     def surrogate_(self) -> float:
         """f̂_t(D_t), the surrogate loss of a tensor after the last step."""
         self._fitted()
         return self.last_step_.surrogate
 
-    def _problem(self, X: Any) -> Problem:
-        """The problem that these parameters and the shape of X pose."""
-        array = as_array(X, "X")
-        if array.ndim < 2:
-            raise DataError(f"X has shape {array.shape}; a minibatch has shape (b, I₁, …, Iₙ)")
-        return Problem(
-            shape=array.shape[1:],
-            rank=self.rank,
-            sparsity=self.sparsity,
-            ridge=self.ridge,
-            weights=self.weights,
-            batch_size=self.batch_size,
-            radius=self.radius,
-            constraints=self.constraints,
-            dtype=self.dtype,
-            missing=self.missing,
-            seed=randbits(63) if self.random_state is None else self.random_state,
-        )
+    def __sklearn_tags__(self) -> Any:
+        return tags(nonnegative=self.constraints == "auto", gaps=self.missing == "impute")
+
+    def _problem(self, shape: tuple[int, ...], seed: int) -> Problem:
+        """The problem that these parameters and the shape of a tensor pose."""
+        given = {name: value for name, value in self.get_params().items() if name != "random_state"}
+        return Problem(shape=shape, seed=seed, **given)
+
+    def _present(self, X: BigArray) -> Learner:
+        """The learner of the next step: a new one, the one there is, or that on other parameters."""
+        learner: Learner | None = self.__dict__.get("learner_")
+        if learner is None:
+            return Learner(self._problem(X.shape[1:], seed_of(self.random_state)))
+        fitting(X, learner.problem.shape, type(self).__name__)
+        if all(value is self._given[name] for name, value in self.get_params().items()):
+            return learner
+        try:
+            return Learner(self._problem(learner.problem.shape, learner.problem.seed), learner.state)
+        except StateError as error:
+            raise ConfigError(f"with these parameters only fit can go on, which begins anew: {error}") from error
 
     def _learned(self, learner: Learner, step: Step) -> None:
         self.learner_ = learner
         self.last_step_ = step
+        self._given = self.get_params()
 
     def _fitted(self) -> Learner:
         learner: Learner | None = self.__dict__.get("learner_")
         if learner is None:
-            raise StateError("this OnlineCPDL has learned nothing yet; call fit or partial_fit first")
+            raise not_fitted(type(self).__name__)
         return learner
+
+
+def tensors(X: Any) -> BigArray:
+    """X as an array (b, I₁…Iₙ), also where it came as Python objects; or what is wrong with it."""
+    if hasattr(X, "toarray"):
+        raise DataError("X is sparse, and dense data are needed: X.toarray()")
+    kind = getattr(getattr(X, "dtype", None), "kind", "")
+    if kind == "c":
+        raise DataError(f"X has dtype {X.dtype}. Complex data not supported")
+    array = as_array(_numbers(np.asarray(X)) if kind == "O" else X, "X")
+    if array.ndim < 2:
+        wanted = "a minibatch has shape (b, I₁, …, Iₙ). Reshape your data: a single tensor is X[None]"
+        raise DataError(f"X has shape {array.shape}; {wanted}")
+    if 0 in array.shape[1:]:
+        raise DataError(f"X has 0 feature(s) (shape={array.shape}) while a minimum of 1 is required.")
+    return array
+
+
+def fitting(X: BigArray, shape: tuple[int, ...], name: str) -> BigArray:
+    """The same, if its tensors have this shape; tables, where they have not, are told so in scikit-learn's words."""
+    if X.ndim == 2 and len(shape) == 1 and X.shape[1:] != shape:
+        raise DataError(f"X has {X.shape[1]} features, but {name} is expecting {shape[0]} features as input")
+    return X
+
+
+def _numbers(objects: BigArray) -> BigArray:
+    try:
+        return objects.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"X has what is not a number: {error}") from error

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "stream_ocpdl"
 
 LAYERS = [
     {"ocpdl.arrays", "errors", "machine", "logs"},
-    {"fingerprint", "config.clients", "ocpdl.compiled"},
+    {"fingerprint", "config.clients", "conventions", "ocpdl.compiled"},
     {"ocpdl.lanes", "ocpdl.workers", "ocpdl.schedules", "ocpdl.constraints"},
     {"ocpdl.kernels", "ocpdl.panels", "ocpdl.contraction"},
     {"ocpdl.rows", "ocpdl.quadratic", "ocpdl.problem"},
@@ -174,8 +174,8 @@ def test_importing_is_cheap():
 
 
 def test_the_package_brings_no_settings():
-    """Whoever learns in memory needs no pydantic, structlog or Kafka client."""
+    """Whoever learns in memory needs no pydantic, structlog or Kafka client, nor scikit-learn."""
     code = "import sys, stream_ocpdl; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
 
-    assert {"pydantic", "structlog", "confluent_kafka"}.isdisjoint(loaded)
+    assert {"pydantic", "structlog", "confluent_kafka", "sklearn", "tensorly"}.isdisjoint(loaded)
