@@ -22,6 +22,7 @@ from stream_ocpdl.ocpdl.arrays import Sparse
 from stream_ocpdl.ocpdl.constraints import NonnegativeBall, NonnegativeColumns
 from stream_ocpdl.ocpdl.diagnostics import assumption_card, stationarity
 from stream_ocpdl.ocpdl.learner import Learner
+from stream_ocpdl.ocpdl.matching import match_atoms
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.schedules import Balanced, Constant, PowerLaw
@@ -55,6 +56,7 @@ __all__ = [
     "Workers",
     "assumption_card",
     "fingerprint",
+    "match_atoms",
     "read_codes",
     "read_dead_letters",
     "read_snapshots",

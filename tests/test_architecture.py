@@ -21,7 +21,7 @@ LAYERS = [
     {"ocpdl.solvers", "ocpdl.batch", "ocpdl.state"},
     {"ocpdl.missing", "ocpdl.fused", "ocpdl.onepass", "ocpdl.results"},
     {"ocpdl.small"},
-    {"ocpdl.learner", "ocpdl.diagnostics", "ocpdl.comparison"},
+    {"ocpdl.learner", "ocpdl.diagnostics", "ocpdl.matching"},
     {"ocpdl.blame"},
     {"estimator", "stream.messages.framing", "stream.messages.records"},
     {"stream.messages.fields"},

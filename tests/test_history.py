@@ -11,7 +11,6 @@ from stream_ocpdl.audit import Past
 from stream_ocpdl.cli import main
 from stream_ocpdl.cli.replay import rebuilt, windowed, write
 from stream_ocpdl.errors import ConfigError, InputLost, LineageError, StateError
-from stream_ocpdl.ocpdl.comparison import compare
 from stream_ocpdl.ocpdl.schedules import Balanced, Constant, PowerLaw, name_of, named
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL
@@ -70,21 +69,6 @@ def test_choosing_a_version():
         choose([], "latest")
     with pytest.raises(ConfigError, match="no snapshot was published"):
         choose(found, "latest", shard=1)
-
-
-def test_comparing():
-    """A column that turned is told from one that only grew; a zero one is like nothing but another zero."""
-    U, V = (
-        np.array([[1.0, 0.0, 2.0, 0.0], [0.0, 1.0, 0.0, 0.0]]),
-        np.array([[3.0, 1.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]]),
-    )
-    found = compare([U, np.ones((3, 4))], [V, np.ones((3, 4))])
-
-    assert np.allclose(found.cosines[0], [1.0, 2**-0.5, 0.0, 1.0])
-    assert found.most_changed(2) == [2, 1]
-    assert np.allclose(found.movements, [3 / 6**0.5, 0.0])
-    with pytest.raises(ConfigError, match="cannot be compared"):
-        compare([U], [U[:1]])
 
 
 def test_loadings_in_files(tmp_path):

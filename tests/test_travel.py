@@ -68,9 +68,9 @@ def test_the_commands(model, tmp_path):
         with np.load(tmp_path / "U.npz") as file:
             assert [file[name].shape for name in ("U1", "U2")] == [(4, 2), (3, 2)]
         told = json.loads(call(tmp_path, "snapshot", "diff", "2", "0/8", "--json"))
-        assert (told["steps"], len(told["modes"]), len(told["atoms"])) == (6, 2, 2)
+        assert (told["steps"], len(told["modes"]), told["same"] + len(told["deaths"])) == (6, 2, 2)
         assert 0 < told["modes"][0]["movement"] < 2
-        assert "compared place by place" in call(tmp_path, "snapshot", "diff", "2", "latest")
+        assert "2 atoms are the same, died: none" in call(tmp_path, "snapshot", "diff", "latest", "0/8")
         assert "there is no snapshot 7" in call(tmp_path, "snapshot", "show", "7", code=2)
 
         assert "sparsity  0.2  (new)" in call(tmp_path, "reconfigure", "--sparsity", "0.2", "--radius", "none")

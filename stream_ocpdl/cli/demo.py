@@ -1,7 +1,6 @@
 """`stream-ocpdl demo`: a stream with a known dictionary, and the learner finding it."""
 
 from collections.abc import Iterator, Sequence
-from itertools import permutations
 
 import click
 import numpy as np
@@ -9,6 +8,7 @@ import numpy as np
 from stream_ocpdl.ocpdl.arrays import Array
 from stream_ocpdl.ocpdl.diagnostics import assumption_card, stationarity
 from stream_ocpdl.ocpdl.learner import Learner
+from stream_ocpdl.ocpdl.matching import assign, similarities
 from stream_ocpdl.ocpdl.problem import Problem
 
 SHAPE, RANK, BATCH, NOISE = (24, 20, 6), 4, 16, 0.02
@@ -68,8 +68,5 @@ def stream(truth: list[Array], steps: int, random: np.random.Generator) -> Itera
 
 def similarity(loadings: Sequence[Array], truth: list[Array]) -> float:
     """Mean cosine of true and learned atoms, matched one to one."""
-    cosines = np.ones((RANK, RANK))
-    for U, V in zip(loadings, truth, strict=True):
-        U, V = (W / np.maximum(np.linalg.norm(W, axis=0), 1e-300) for W in (U, V))
-        cosines *= U.T @ V
-    return max(float(cosines[list(match), range(RANK)].mean()) for match in permutations(range(RANK)))
+    cosines = similarities(truth, loadings)
+    return float(cosines[range(RANK), assign(-cosines)].mean())

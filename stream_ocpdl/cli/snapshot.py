@@ -12,7 +12,7 @@ import numpy as np
 
 from stream_ocpdl.cli.options import check_shard, reached, with_settings, with_shard
 from stream_ocpdl.errors import LineageError
-from stream_ocpdl.ocpdl.comparison import Comparison, compare
+from stream_ocpdl.ocpdl.matching import SAME, Matching, match_atoms
 from stream_ocpdl.stream.asking import ask, versions
 from stream_ocpdl.stream.messages import Request, Snapshot
 from stream_ocpdl.stream.snapshots import Published, choose, published, save
@@ -127,44 +127,89 @@ def page(told: dict[str, Any]) -> list[str]:
 @click.argument("a")
 @click.argument("b")
 @click.option("--atoms", type=click.IntRange(1), default=5, show_default=True, help="How many atoms to show.")
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=SAME,
+    show_default=True,
+    help="The cosine from which on two atoms are the same.",
+)
 @AS_JSON
-def diff(config: Path | None, overrides: tuple[str, ...], a: str, b: str, atoms: int, as_json: bool) -> None:
-    """What changed from snapshot A to snapshot B: how far each mode moved, and which atoms changed most.
+def diff(
+    config: Path | None, overrides: tuple[str, ...], a: str, b: str, atoms: int, threshold: float, as_json: bool
+) -> None:
+    """What became of the atoms of snapshot A in snapshot B: which drifted furthest, which died, which were born.
 
-    Atoms keep their place while a model learns, so they are compared place by place.
+    Atoms are matched by their cosines, wherever they are and however large. The angle is that between an atom and its
+    successor, the size how many times larger it has become; the mode's columns are cosines.
 
     Example: stream-ocpdl snapshot diff 100 latest --config service.yaml
     """
     one, other = (chosen.snapshot for chosen in choose(found(config, overrides), a, b))
-    told = compared(one, other, compare(one.loadings, other.loadings), atoms)
-    if as_json:
-        click.echo(json.dumps(told, indent=1))
-        return
-    click.echo(f"{told['from']} → {told['to']}: {told['steps']} steps, {told['tensors']} tensors")
-    click.echo(f"{'mode':16}  {'movement':>9}  {'cosine, least':>13}  {'mean':>7}")
-    for m in told["modes"]:
-        click.echo(f"{m['name']:16}  {m['movement']:9.3g}  {m['least']:13.5f}  {m['mean']:7.5f}")
-    click.echo(f"the {len(told['atoms'])} atoms that changed most, compared place by place:")
-    for atom in told["atoms"]:
-        click.echo(f"  atom {atom['atom']:4}  cosine {atom['cosine']:.5f}")
+    told = compared(one, other, match_atoms(one.loadings, other.loadings, threshold), atoms)
+    click.echo(json.dumps(told, indent=1) if as_json else "\n".join(comparison(told)))
 
 
-def compared(one: Snapshot, other: Snapshot, found: Comparison, atoms: int) -> dict[str, Any]:
+def compared(one: Snapshot, other: Snapshot, found: Matching, atoms: int) -> dict[str, Any]:
     """A comparison for machines."""
     names = one.axes or tuple(f"mode {i + 1}" for i in range(len(one.loadings)))
+    cosines = 1.0 - found.turns
     modes = [
-        {"name": name, "movement": movement, "least": float(cosines.min()), "mean": float(cosines.mean())}
-        for name, movement, cosines in zip(names, found.movements, found.cosines, strict=True)
+        {
+            "name": name,
+            "movement": movement,
+            "least": float(row.min(initial=1.0)),
+            "mean": float(row.sum() / max(len(row), 1)),
+        }
+        for name, movement, row in zip(names, found.movements, cosines, strict=True)
     ]
-    most = [{"atom": one.atoms[r], "cosine": float(found.atoms[r])} for r in found.most_changed(atoms)]
+    most = [
+        {
+            "atom": one.atoms[found.pairs[p, 0]],
+            "now": other.atoms[found.pairs[p, 1]],
+            "cosine": float(found.cosines[p]),
+            "angle": float(found.drift[p]),
+            "size": float(found.sizes[p]),
+            "cosines": [float(row[p]) for row in cosines],
+        }
+        for p in found.most_changed(atoms)
+    ]
     return {
         "from": str(one.version),
         "to": str(other.version),
         "steps": other.step - one.step,
         "tensors": other.tensors - one.tensors,
         "modes": modes,
+        "same": len(found.pairs),
+        "deaths": [one.atoms[r] for r in found.deaths],
+        "births": [other.atoms[r] for r in found.births],
         "atoms": most,
     }
+
+
+def comparison(told: dict[str, Any]) -> list[str]:
+    """A comparison for people."""
+    names = [mode["name"] for mode in told["modes"]]
+    wide = [max(len(name), 7) for name in names]
+
+    def listed(atoms: list[int]) -> str:
+        return ", ".join(map(str, atoms)) or "none"
+
+    return [
+        f"{told['from']} → {told['to']}: {told['steps']} steps, {told['tensors']} tensors",
+        f"{'mode':16}  {'movement':>9}  {'cosine, least':>13}  {'mean':>7}",
+        *(f"{m['name']:16}  {m['movement']:9.3g}  {m['least']:13.5f}  {m['mean']:7.5f}" for m in told["modes"]),
+        f"{told['same']} atoms are the same, died: {listed(told['deaths'])}, born: {listed(told['births'])}",
+        f"the {len(told['atoms'])} that drifted furthest:",
+        "  ".join([f"{'atom':>6}{'now':>6}{'angle':>8}{'size':>9}", *map(str.rjust, names, wide)]),
+        *(
+            "  ".join(
+                [f"{a['atom']:6}{a['now']:6}{a['angle']:7.2f}°{a['size']:9.4g}"]
+                + [f"{cosine:{width}.5f}" for cosine, width in zip(a["cosines"], wide, strict=True)]
+            )
+            for a in told["atoms"]
+        ),
+    ]
 
 
 @snapshot.command()
