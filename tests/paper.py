@@ -128,3 +128,30 @@ def update(A, B, project, start, radius, steps=4000):
             break
         U = new
     return new
+
+
+def unfolded_normal(X, factors, i):
+    """unfold(X, i)ᵀB and BᵀB of Algorithms 6 and 7, with B = Out of the other factors, vectorised."""
+    others = [U for j, U in enumerate(factors) if j != i]
+    B = out(others).reshape(factors[0].shape[1], -1).T if others else np.ones((1, factors[0].shape[1]))
+    return np.moveaxis(X, i, 0).reshape(len(factors[i]), -1) @ B, B.T @ B
+
+
+def als(X, factors, rounds):
+    """algorithm:ALS, each block by trying every support; blocks see the new factors of those before them."""
+    factors = list(factors)
+    for _ in range(rounds):
+        for i in range(len(factors)):
+            L, Q = unfolded_normal(X, factors, i)
+            factors[i] = in_the_box(Q, L, np.inf)
+    return factors
+
+
+def mu(X, factors, rounds):
+    """algorithm:MU, U ⊙ unfold(X, i)ᵀB ⊘ (UBᵀB); likewise."""
+    factors = list(factors)
+    for _ in range(rounds):
+        for i in range(len(factors)):
+            L, Q = unfolded_normal(X, factors, i)
+            factors[i] = factors[i] * L / (factors[i] @ Q)
+    return factors

@@ -22,7 +22,7 @@ LAYERS = [
     {"ocpdl.missing", "ocpdl.fused", "ocpdl.onepass", "ocpdl.results"},
     {"ocpdl.small"},
     {"ocpdl.learner", "ocpdl.diagnostics", "ocpdl.matching"},
-    {"ocpdl.blame"},
+    {"ocpdl.blame", "ocpdl.baselines"},
     {"estimator", "stream.messages.framing", "stream.messages.records"},
     {"stream.messages.fields"},
     {"stream.messages.terms"},
