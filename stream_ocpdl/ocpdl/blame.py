@@ -11,6 +11,7 @@ import numpy as np
 from stream_ocpdl.errors import NumericError
 from stream_ocpdl.ocpdl import arrays
 from stream_ocpdl.ocpdl.batch import Batch
+from stream_ocpdl.ocpdl.entries import AnyBatch, SparseBatch
 from stream_ocpdl.ocpdl.learner import advance
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.state import State
@@ -20,7 +21,7 @@ ALONE = "a step with this tensor has a result that is not finite; rescale the da
 TOGETHER = "a step with this tensor and those before it has a result that is not finite, though not with it alone"
 
 
-def blame(problem: Problem, state: State, batch: Batch, workers: Workers = SERIAL) -> dict[int, str]:
+def blame(problem: Problem, state: State, batch: AnyBatch, workers: Workers = SERIAL) -> dict[int, str]:
     """The rows without which the step is finite, each with the reason; none if it is. The state is left as it was.
 
     If not even a tensor of zeros can be learned, it is not because of the minibatch: that raises.
@@ -51,12 +52,16 @@ def blame(problem: Problem, state: State, batch: Batch, workers: Workers = SERIA
     return guilty
 
 
-def _part(batch: Batch, rows: Sequence[int]) -> Batch:
+def _part(batch: AnyBatch, rows: Sequence[int]) -> AnyBatch:
     """Some rows of a minibatch, in memory of their own."""
+    if isinstance(batch, SparseBatch):
+        return batch.part(rows)
     X = arrays.empty((len(rows), *batch.X.shape[1:]), batch.X.dtype.name)
     np.take(batch.X, rows, axis=0, out=X)
     return Batch(X, batch.energies[list(rows)], None if batch.missing is None else batch.missing[list(rows)])
 
 
-def _zeros(batch: Batch) -> Batch:
+def _zeros(batch: AnyBatch) -> AnyBatch:
+    if isinstance(batch, SparseBatch):
+        return batch.nothing()
     return Batch(np.zeros_like(batch.X[:1]), np.zeros(1))

@@ -11,13 +11,13 @@ not happened. `Learner` keeps the newest state.
 """
 
 from collections.abc import Sequence
-from math import isfinite, sqrt
+from math import isfinite, prod, sqrt
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from stream_ocpdl.errors import NumericError
-from stream_ocpdl.ocpdl import fused, kernels, onepass, rows, small
+from stream_ocpdl.ocpdl import fused, kernels, onepass, rows, small, sparse
 from stream_ocpdl.ocpdl.aggregates import (
     Aggregates,
     Intermediate,
@@ -25,9 +25,11 @@ from stream_ocpdl.ocpdl.aggregates import (
     correlate,
     gram_of_atoms,
 )
-from stream_ocpdl.ocpdl.arrays import Array
-from stream_ocpdl.ocpdl.batch import Batch, gather, open_batch, read_batch
+from stream_ocpdl.ocpdl.arrays import Array, Sparse
+from stream_ocpdl.ocpdl.batch import NONE, Batch
+from stream_ocpdl.ocpdl.batch import read_batch as read_whole
 from stream_ocpdl.ocpdl.blocks import Blocks, Folded
+from stream_ocpdl.ocpdl.entries import AnyBatch, SparseBatch, are_few, collect, open_batch, read_batch
 from stream_ocpdl.ocpdl.missing import complete, encode_observed
 from stream_ocpdl.ocpdl.problem import Problem, Sets
 from stream_ocpdl.ocpdl.quadratic import objective, product
@@ -89,12 +91,14 @@ def advance(
     if state.scale == 0.0:
         batch = read_batch(problem, batch, workers)
         state = settle(problem, state, batch)
-    sets, b = problem.sets(state.scale or 1.0), len(batch.X)
+    sets, b = problem.sets(state.scale or 1.0), len(batch)
     t, N = state.t + 1, state.N + b
     w = problem.weight(t, N, b)
     call = small.call_of(problem, sets)
     in_tiles = isinstance(state.aggregates.B, Blocks)
-    if b <= call.most and not in_tiles and batch.missing is None:  # sizes alone, never the number of threads
+    if isinstance(batch, SparseBatch):
+        found = learn_sparse(problem, sets, state, batch, w, workers, consume)
+    elif b <= call.most and not in_tiles and batch.missing is None:  # sizes alone, never the number of threads
         found = learn_small(problem, call, state, batch, w, workers, consume)
     else:
         found = learn(problem, sets, state, batch, w, workers, consume)
@@ -111,7 +115,7 @@ def learn(
     problem: Problem, sets: Sets, state: State, batch: Batch, w: float, workers: Workers, consume: bool
 ) -> Learned:
     """A step by single kernels: over B as it is, or once over its tiles."""
-    batch = read_batch(problem, batch, workers)
+    batch = read_whole(problem, batch, workers)
     prepared = onepass.prepare(state, batch, workers)
     coding = encode(problem, sets, state.loadings, batch, workers, prepared)
     whole = complete(state.loadings, batch, coding.H, workers)
@@ -119,6 +123,22 @@ def learn(
         aggregates = absorb(state.aggregates, whole.X, whole.energy, coding.H, w, workers, consume)
         return coding, aggregates, *update_loadings(problem, sets, state.loadings, aggregates, w, workers), None
     news = onepass.News(whole, batch.gaps, coding.H, w)
+    found = onepass.learn(problem, sets, state, news, prepared, workers, consume)
+    updated = update_of(found.solutions, found.before, found.after, found.movements, sets, w)
+    return coding, found.aggregates, *updated, found.folded
+
+
+def learn_sparse(
+    problem: Problem, sets: Sets, state: State, batch: SparseBatch, w: float, workers: Workers, consume: bool
+) -> Learned:
+    """`learn` by entries."""
+    prepared = onepass.prepare(state, batch, workers)
+    coding = encode(problem, sets, state.loadings, batch, workers, prepared)
+    if prepared is None:
+        past, old = state.aggregates, state.loadings
+        aggregates, known = sparse.absorb(past, old, batch, coding.H, w, workers, consume)
+        return coding, aggregates, *update_loadings(problem, sets, old, aggregates, w, workers, known), None
+    news = onepass.News(batch, NONE, coding.H, w)
     found = onepass.learn(problem, sets, state, news, prepared, workers, consume)
     updated = update_of(found.solutions, found.before, found.after, found.movements, sets, w)
     return coding, found.aggregates, *updated, found.folded
@@ -132,7 +152,7 @@ def learn_small(
     if done == problem.modes:
         return coding, aggregates, loadings, update, None
     if done == fused.UNFIT:
-        batch = read_batch(problem, batch, workers)  # raises, unless what is odd about it is allowed
+        batch = read_whole(problem, batch, workers)  # raises, unless what is odd about it is allowed
         if batch.missing is None:
             return learn_small(problem, call, state, batch, w, workers, consume)
         return learn(problem, call.sets, state, batch, w, workers, consume)
@@ -147,18 +167,21 @@ def warm_up(problem: Problem, workers: Workers = SERIAL) -> None:
     learner = Learner(problem, workers=workers, in_place=True)
     random = np.random.default_rng(0)
     for _ in range(2):
-        batch, _ = gather(problem, list(random.random((problem.batch_size, *problem.shape), np.float32)), workers)
-        learner.step(batch)
+        X = random.random((problem.batch_size, *problem.shape), np.float32)
+        learner.step(collect(problem, list(X), workers)[0])
+        few = [Sparse(problem.shape, NONE, X[0, :0]) for _ in X]
+        if are_few(few, problem):
+            learner.step(collect(problem, few, workers)[0])
 
 
-def settle(problem: Problem, state: State, batch: Batch) -> State:
+def settle(problem: Problem, state: State, batch: AnyBatch) -> State:
     """Fix the scale with the first minibatch that has any energy; the initial loadings are brought to it.
 
     A missing cell counts as the mean of its tensor's observed ones: s is to be the norm of whole tensors.
     """
     if state.scale > 0.0 or batch.energy == 0.0:
         return state
-    cells, energies = batch.X[0].size, batch.energies
+    cells, energies = prod(problem.shape), batch.energies
     if batch.missing is not None:
         energies = energies * (cells / (cells - batch.missing))
     scale = sqrt(float(energies.sum()) / len(batch))
@@ -169,9 +192,9 @@ def encode(
     problem: Problem,
     sets: Sets,
     loadings: Sequence[Array],
-    batch: Batch,
+    batch: AnyBatch,
     workers: Workers = SERIAL,
-    prepared: onepass.Prepared | None = None,
+    prepared: onepass.Prepared | sparse.Contracted | None = None,
 ) -> Coding:
     """H = argmin of ‖X − Out(D) ×ₙ₊₁ H‖² + λ‖H‖₁ + λ₂‖H‖² over 0 ≤ H ≤ h_max (eq:coding_OCPDL, Algorithm 4).
 
@@ -179,17 +202,20 @@ def encode(
     missing cells has a problem of its own. Who has contracted the minibatch already says so.
     """
     call = small.call_of(problem, sets)
-    if prepared is None and batch.missing is None and len(batch) <= call.most:
+    if isinstance(batch, SparseBatch):
+        prepared = prepared or sparse.contracted(loadings, batch, workers)
+    elif prepared is None and batch.missing is None and len(batch) <= call.most:
         return small.encode(call, loadings, batch)
+    elif prepared is None:
+        prepared = sparse.Contracted(gram_of_atoms(loadings), correlate(batch.X, loadings, workers))
     gaps = batch.gaps
-    G = gram_of_atoms(loadings) if prepared is None else prepared.G
-    Q = G + problem.ridge * np.eye(problem.rank)
-    L = (correlate(batch.X, loadings, workers) if prepared is None else prepared.L) - problem.sparsity / 2
+    Q = prepared.G + problem.ridge * np.eye(problem.rank)
+    L = prepared.L - problem.sparsity / 2
     L[gaps] = 0.0
     solution = box_solver(sets.h_max, problem.tolerance, workers)(Q, L, np.zeros_like(L))
     H, rounds = solution.Y, solution.rounds
     losses = np.maximum(batch.energies + np.sum(H * (product(H, Q) - 2.0 * L), axis=1), 0.0)
-    if len(gaps) > 0:
+    if isinstance(batch, Batch) and len(gaps) > 0:
         H[gaps], losses[gaps], more = encode_observed(problem, sets.h_max, loadings, batch, workers)
         rounds = max(rounds, more)
     at_bound = int(np.count_nonzero(H >= sets.h_max))
@@ -197,10 +223,19 @@ def encode(
 
 
 def update_loadings(
-    problem: Problem, sets: Sets, old: Sequence[Array], aggregates: Aggregates, w: float, workers: Workers = SERIAL
+    problem: Problem,
+    sets: Sets,
+    old: Sequence[Array],
+    aggregates: Aggregates,
+    w: float,
+    workers: Workers = SERIAL,
+    known: Folded | None = None,
 ) -> tuple[tuple[Array, ...], Update]:
-    """One cycle over the modes: each minimises f̂_t over its set and radius, eq:dict_update_OCPDL."""
-    intermediate = Intermediate(aggregates, old, workers)
+    """One cycle over the modes: each minimises f̂_t over its set and radius, eq:dict_update_OCPDL.
+
+    Who has folded B with the old loadings of the second group of modes already says so.
+    """
+    intermediate = Intermediate(aggregates, old, workers, known)
     constant = aggregates.E + problem.sparsity * aggregates.P + problem.ridge * float(aggregates.A.trace())
     solutions: list[Solution] = []
     surrogates: list[float] = []

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stream_ocpdl.errors import NumericError
-from stream_ocpdl.ocpdl import kernels, rows
+from stream_ocpdl.ocpdl import kernels, rows, sparse
 from stream_ocpdl.ocpdl.aggregates import (
     Aggregates,
     Intermediate,
@@ -37,7 +37,6 @@ from stream_ocpdl.ocpdl.aggregates import (
     without_second,
 )
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
-from stream_ocpdl.ocpdl.batch import Batch
 from stream_ocpdl.ocpdl.blocks import (
     STRETCH,
     Blocks,
@@ -53,11 +52,13 @@ from stream_ocpdl.ocpdl.blocks import (
 )
 from stream_ocpdl.ocpdl.compiled import kernel, part
 from stream_ocpdl.ocpdl.constraints import NonnegativeBall
+from stream_ocpdl.ocpdl.entries import AnyBatch, SparseBatch
 from stream_ocpdl.ocpdl.lanes import GROUP, aligned, fma, load_some, spread, store_some, total
 from stream_ocpdl.ocpdl.problem import Problem, Sets
 from stream_ocpdl.ocpdl.quadratic import largest_diagonal, objective
 from stream_ocpdl.ocpdl.rows import solve_rows
 from stream_ocpdl.ocpdl.solvers import FLAT, ROUNDING, Solution, minimise_near
+from stream_ocpdl.ocpdl.sparse import absorb_entries
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
@@ -71,7 +72,7 @@ class Prepared(NamedTuple):
     B: Blocks
     folded: Folded
     Y: Array
-    """X ×ₙ Uₙ (b, P, R)."""
+    """X ×ₙ Uₙ (b, P, R), of a minibatch that is whole."""
     G: Array
     """Inner products of the atoms (R, R)."""
     L: Array
@@ -81,7 +82,7 @@ class Prepared(NamedTuple):
 class News(NamedTuple):
     """A minibatch X̃ without missing cells, which of its tensors had some, their codes H (b, R), and the weight w."""
 
-    batch: Batch
+    batch: AnyBatch
     gaps: Indices
     H: Array
     w: float
@@ -98,14 +99,17 @@ class Outcome(NamedTuple):
     movements: tuple[float, ...]
 
 
-def prepare(state: State, batch: Batch, workers: Workers = SERIAL) -> Prepared | None:
+def prepare(state: State, batch: AnyBatch, workers: Workers = SERIAL) -> Prepared | None:
     """The minibatch contracted with D_{t−1}; None where B is not in tiles."""
     B, U = state.aggregates.B, state.loadings
     if not isinstance(B, Blocks):
         return None
     folded = state.folded or B.fold_last(U[-1], workers)
+    G = gram_of_atoms(U[:-1]) * folded.G
+    if isinstance(batch, SparseBatch):
+        return Prepared(B, folded, np.empty((0, 0, 0)), G, sparse.correlate(batch, U, workers))
     V, Y = khatri_rao(U[:-1], len(B)), without_second(batch.X, U[-1], workers)
-    return Prepared(B, folded, Y, gram_of_atoms(U[:-1]) * folded.G, without_first(Y, V, workers))
+    return Prepared(B, folded, Y, G, without_first(Y, V, workers))
 
 
 def learn(
@@ -148,17 +152,21 @@ def learn(
 def absorbed(state: State, news: News, prepared: Prepared, workers: Workers) -> Folded:
     """B ×ₙ Uₙ with the minibatch in it. Tensors that were filled since they were contracted are contracted again."""
     (T, G), Y = prepared.folded, prepared.Y
+    if isinstance(news.batch, SparseBatch):
+        share = (news.w / len(news.H)) * news.H
+        return Folded((1 - news.w) * T + sparse.fold_minibatch(news.batch, share, state.loadings[-1], workers), G)
     if len(news.gaps) > 0:
         Y[news.gaps] = without_second(news.batch.X[news.gaps], state.loadings[-1], workers)
     return Folded((1 - news.w) * T + (news.w / len(news.H)) * np.einsum("jr,jpr->rp", news.H, Y), G)
 
 
 class Minibatch(NamedTuple):
-    """X (b·P, Q), H (b, R) already times w/b, and 1 − w."""
+    """X (b·P, Q), H (b, R) already times w/b, and 1 − w; or, b being 0, the entries tile by tile."""
 
     X: BigArray
     H: Array
     keep: float
+    entries: sparse.Entries
 
 
 class Mode(NamedTuple):
@@ -238,7 +246,12 @@ class Last:
             G=np.empty((count, R, R)),
             sums=np.empty((count, 5)),
         )
-        minibatch = Minibatch(news.batch.X.reshape(-1, Q), (news.w / b) * news.H, 1 - news.w)
+        share, keep = (news.w / b) * news.H, 1 - news.w
+        if isinstance(news.batch, SparseBatch):
+            entries = sparse.by_tiles(news.batch, B.tiles.shape[-1], share)
+            minibatch = Minibatch(np.empty((0, Q), B.dtype), share[:0], keep, entries)
+        else:
+            minibatch = Minibatch(news.batch.X.reshape(-1, Q), share, keep, sparse.no_entries(R, B.dtype))
         workers.run(go_over, count, B.size * b / count, past.tiles, minibatch, mode, out)
         return out
 
@@ -270,7 +283,7 @@ class Last:
 @kernel
 def go_over(lo: int, hi: int, past: BigArray, minibatch: Minibatch, mode: Mode, out: Out) -> None:
     """The pass, stretches [lo, hi) of tiles: steps 1 to 4 of the module's docstring."""
-    X, H, keep = minibatch
+    X, H, keep, entries = minibatch
     B, (tiles, R, P, width), Q = out.B, out.B.shape, X.shape[1]
     x, turned = aligned(X.shape[0], width // GROUP), aligned(R, width // GROUP)
     sums, grams, loads, L = aligned(R, P), aligned(R, R), np.empty((width, R)), np.empty((width, R))
@@ -285,6 +298,8 @@ def go_over(lo: int, hi: int, past: BigArray, minibatch: Minibatch, mode: Mode, 
                 absorb_one(past, k, x, H[0], keep, mode.V, B, turned)
             else:
                 absorb_several(past, k, x, H, keep, mode.V, B, turned)
+            if entries.ends.size > 0:
+                absorb_entries(entries, k, mode.V, B, turned)
             turn_back(turned, L)
             if mode.solved:  # 3, 4
                 Y = out.Y[first:last]

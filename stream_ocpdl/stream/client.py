@@ -5,11 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, Self, TypeVar
 
-import numpy as np
-
 from stream_ocpdl.errors import ConfigError, DataError, DecodeError, QueueFull
-from stream_ocpdl.ocpdl.arrays import Sparse
 from stream_ocpdl.ocpdl.batch import as_array
+from stream_ocpdl.ocpdl.coordinates import as_sparse
 from stream_ocpdl.stream.assembly import whole
 from stream_ocpdl.stream.kafka import (
     Connection,
@@ -68,7 +66,7 @@ class TensorProducer:
         self._partitions: Sequence[int] = ()
 
     def send(self, array: Any, key: bytes | None = None, axes: Sequence[str] | None = None) -> None:
-        """Queue one tensor, dense or sparse (`Sparse`, or what SciPy has); tensors of one key stay in order."""
+        """Queue one tensor, dense or sparse (`Sparse`, SciPy's, PyData's); tensors of one key stay in order."""
         if isinstance(axes, str):
             raise DataError(f"axes must be a list of names, not the text {axes!r}")
         tensor = Tensor(_array(array), None if axes is None else tuple(axes))
@@ -114,27 +112,9 @@ class TensorProducer:
 
 
 def _array(value: Any) -> Any:
-    """The array, or the entries of something sparse: ours, or SciPy's, which is known by its `tocoo`."""
-    if isinstance(value, Sparse):
-        indices = np.asarray(value.indices, None if len(value.indices) else np.int64)
-        return _ascending(value.shape, indices, as_array(value.values, "array"))
-    if hasattr(value, "tocoo"):
-        coo = value.tocoo()
-        coordinates = coo.coords if hasattr(coo, "coords") else (coo.row, coo.col)
-        return _ascending(coo.shape, np.ravel_multi_index(coordinates, coo.shape), as_array(coo.data, "array"))
-    return as_array(value, "array")
-
-
-def _ascending(shape: tuple[int, ...], indices: Any, values: Any) -> Sparse:
-    """Entries in order; floats of one place are added up, as SciPy means them."""
-    if indices.shape != values.shape or indices.ndim != 1 or indices.dtype.kind not in "iu":
-        raise DataError(f"array has indices of shape {indices.shape} and values of shape {values.shape}")
-    order = np.argsort(indices, kind="stable")
-    places, first = np.unique(indices[order], return_index=True)
-    if len(places) < len(indices) and values.dtype.kind != "f":
-        raise DataError(f"array has entries of dtype {values.dtype} more than once at a place; their sum may not fit")
-    sums = np.add.reduceat(values[order], first, dtype=values.dtype) if len(first) else values
-    return Sparse(shape, places.astype(np.int64), sums)
+    """The array, or the entries of something sparse."""
+    sparse = as_sparse(value, "array")
+    return as_array(value, "array") if sparse is None else sparse
 
 
 def read_codes(bootstrap_servers: str, topic: str, **options: Any) -> Iterator[Code]:

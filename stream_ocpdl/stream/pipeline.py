@@ -12,9 +12,9 @@ from typing import Any
 
 from stream_ocpdl.errors import DataError, LineageError, NumericError, OcpdlError
 from stream_ocpdl.ocpdl.arrays import BigArray, empty
-from stream_ocpdl.ocpdl.batch import Batch, fill
 from stream_ocpdl.ocpdl.blame import blame
 from stream_ocpdl.ocpdl.diagnostics import figures
+from stream_ocpdl.ocpdl.entries import AnyBatch, collect
 from stream_ocpdl.ocpdl.learner import advance
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.results import Step
@@ -161,14 +161,14 @@ class Pipeline:
         journal = [self._journal(record) for record in self._records(before, cut, step)]
         return Outcome((*self._results(cut, step), *journal), step, tuple(r.error for r in cut.refused))
 
-    def _gather(self, now: float) -> tuple[Cut, Batch | None, tuple[str, ...] | None] | None:
+    def _gather(self, now: float) -> tuple[Cut, AnyBatch | None, tuple[str, ...] | None] | None:
         """The next minibatch, copied together and checked on the way; whoever fails the check loses the row."""
         while (rows := self._batcher.complete(now)) is not None:
-            batch: Batch | None = None
+            batch: AnyBatch | None = None
             wrong: dict[Position, OcpdlError] = {}
             if rows:
                 arrays = [item.tensor.array for item in rows if item.tensor is not None]
-                batch, refused = fill(self.plan.problem, arrays, self._room(len(arrays)), self._workers)
+                batch, refused = collect(self.plan.problem, arrays, self._workers, self._room)
                 wrong = {rows[j].position: DataError(reason) for j, reason in refused.items()}
             axes, misnamed = _named(self.progress.axes, [item for item in rows if item.position not in wrong])
             wrong |= misnamed
@@ -190,7 +190,7 @@ class Pipeline:
             self._place = empty((rows, *self.problem.shape), self.problem.dtype)
         return self._place[:rows]
 
-    def _advance(self, batch: Batch) -> tuple[State, Step]:
+    def _advance(self, batch: AnyBatch) -> tuple[State, Step]:
         """The next state, in the memory of the present one."""
         self._care = False
         try:

@@ -14,8 +14,8 @@ from math import isclose
 
 from stream_ocpdl.errors import DecodeError, LineageError
 from stream_ocpdl.fingerprint import fingerprint
-from stream_ocpdl.ocpdl.batch import gather
 from stream_ocpdl.ocpdl.diagnostics import figures
+from stream_ocpdl.ocpdl.entries import collect
 from stream_ocpdl.ocpdl.learner import advance
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.results import Step
@@ -133,7 +133,7 @@ def _learn_again(
         raise LineageError(f"the input of step {record.t} is not what it was when it was learned")
     problem = progress.problem(plan)
     rows = [tensor for _, tensor in Intake(plan.format, problem.shape, ()).rows(used)]
-    batch, _ = gather(problem, [tensor.array for tensor in rows], workers)
+    batch, _ = collect(problem, [tensor.array for tensor in rows], workers)
     return *advance(problem, progress.state, batch, workers, consume=True), [tensor.origin for tensor in rows]
 
 
