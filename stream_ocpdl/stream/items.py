@@ -95,6 +95,8 @@ def refuse(item: Item, error: Exception) -> Item:
 
 def held_by(item: Item) -> int:
     """About the memory that an item holds; a tensor in pieces is there twice."""
+    if len(item.parts) == 1 and not item.refused:  # nearly always, and asked twice of every item
+        return record_bytes(item.parts[0])
     tensor = sum(map(record_bytes, item.parts))
     return tensor * (2 if len(item.parts) > 1 else 1) + refused_bytes(item)
 

@@ -27,10 +27,12 @@ CARRIED_BYTES = 1024
 
 def codes(plan: Plan, step: Step, rows: Iterable[Record], epoch: int = 0) -> Iterable[Output]:
     """The codes of a step; each row is given by its record, or the one of its last piece."""
-    dictionary = Version(plan.model, step.t - 1, plan.shard, epoch)
-    for record, h, loss in zip(rows, step.codes, step.coding.losses, strict=True):
-        code = Code(dictionary, step.t, record.position, float(loss), h)
-        headers = (*_event(plan, "code", _place(record)), *_carried(record.headers))
+    dictionary, common = Version(plan.model, step.t - 1, plan.shard, epoch), _event(plan, "code", "")[:-1]
+    for record, h, loss in zip(rows, step.codes, step.coding.losses.tolist(), strict=True):
+        code = Code(dictionary, step.t, record.position, loss, h)
+        headers = (*common, ("ce_id", _place(record).encode()))
+        if record.headers:
+            headers += _carried(record.headers)
         yield Output("codes", record.key, code.to_bytes(), headers, max(record.timestamp, 0))
 
 
@@ -81,6 +83,6 @@ def _event(plan: Plan, kind: str, name: str) -> Headers:
         ("ce_specversion", b"1.0"),
         ("ce_type", f"stream_ocpdl.{kind}".encode()),
         ("ce_source", f"/stream_ocpdl/{plan.model}".encode()),
-        ("ce_id", name.encode()),
         ("content-type", b"application/vnd.stream-ocpdl.v1"),
+        ("ce_id", name.encode()),
     )
