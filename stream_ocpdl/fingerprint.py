@@ -11,6 +11,7 @@ import json
 import os
 import platform
 from functools import cache
+from importlib.metadata import version
 from typing import Any
 
 import llvmlite.binding
@@ -44,3 +45,8 @@ def conditions() -> dict[str, str]:
 def fingerprint() -> str:
     """The conditions as a short name."""
     return hashlib.sha256(json.dumps(conditions(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def build() -> dict[str, str]:
+    """What is running: the release, and the conditions in short."""
+    return {"version": version("stream-ocpdl"), "python": platform.python_version(), "fingerprint": fingerprint()}

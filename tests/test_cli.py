@@ -2,7 +2,12 @@
 
 import json
 import re
+import signal
+import subprocess
+import sys
+import time
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -10,14 +15,59 @@ from stream_ocpdl.cli import main
 from stream_ocpdl.cli.dlq import dlq
 from stream_ocpdl.cli.snapshot import snapshot
 from stream_ocpdl.cli.topics import topics
+from stream_ocpdl.errors import ConfigError
+from stream_ocpdl.stream import kafka
 
 
 def test_the_demo_finds_the_truth():
-    """A short demo ends well, and its atoms match the true ones."""
-    result = CliRunner().invoke(main, ["demo", "--steps", "100"])
+    """A short demo, through the stand-in for a broker, ends well, and its atoms match the true ones."""
+    result = CliRunner().invoke(main, ["demo", "--seconds", "2", "--rate", "600"])
 
-    assert result.exit_code == 0
+    assert (result.exit_code, result.exception) == (0, None)
+    assert "a stand-in inside of this process" in result.output
     assert float(re.search(r"match with the truth: ([\d.]+)", result.output)[1]) > 0.95
+
+
+@pytest.mark.broker
+def test_the_demo_on_a_real_broker(broker):
+    """The same; and it removes its topics."""
+    before = kafka.topic_names(kafka.Connection(broker))()
+    result = CliRunner().invoke(main, ["demo", "--seconds", "2", "--rate", "600", "--bootstrap-servers", broker])
+
+    assert (result.exit_code, result.exception) == (0, None)
+    assert float(re.search(r"match with the truth: ([\d.]+)", result.output)[1]) > 0.95
+    assert not [name for name in kafka.topic_names(kafka.Connection(broker))() - before if name.startswith("demo")]
+
+
+def test_the_demo_with_other_data(tmp_path):
+    """A file of tensors; one that is none is told in a line."""
+    good, bad = tmp_path / "good.npy", tmp_path / "bad.npy"
+    np.save(good, np.random.default_rng(0).random((40, 5, 4)))
+    bad.write_bytes(b"nonsense")
+    result = CliRunner().invoke(main, ["demo", "--seconds", "1", "--rate", "200", "--data", str(good)])
+
+    assert (result.exit_code, result.exception) == (0, None)
+    assert "match" not in result.output.partition("next:")[0]
+    result = CliRunner().invoke(main, ["demo", "--data", str(bad)])
+    assert result.exit_code == ConfigError.exit_code
+    assert f"stream-ocpdl: {bad} is not a .npy file: " in result.output
+
+
+def test_the_demo_can_be_interrupted():
+    """Ctrl-C ends it with what was seen so far, without a traceback."""
+    command = [sys.executable, "-m", "stream_ocpdl", "demo", "--seconds", "100"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as life:
+        try:
+            while "metrics and status" not in life.stdout.readline():
+                pass
+            time.sleep(1.0)
+            life.send_signal(signal.SIGINT)
+            out, err = life.communicate(timeout=30)
+        finally:
+            life.kill()
+
+    assert (life.returncode, err) == (0, "")
+    assert "stopped early" in out
 
 
 def test_help_has_an_example():

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import platform
 import signal
 import sys
 import time
@@ -10,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 
@@ -22,7 +20,7 @@ from stream_ocpdl.config.loading import Loaded, load, show
 from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.config.validation import semantics
 from stream_ocpdl.errors import IMPATIENT, BrokerError, OcpdlError
-from stream_ocpdl.fingerprint import fingerprint
+from stream_ocpdl.fingerprint import build
 from stream_ocpdl.logs import natural, written
 from stream_ocpdl.machine import processors
 from stream_ocpdl.observe.board import Board
@@ -85,11 +83,6 @@ def endpoints(loaded: Loaded, board: Board) -> Iterator[None]:
     with Server(app, http.host, http.port) as server:
         board.address = server.address
         yield
-
-
-def build() -> dict[str, str]:
-    """What this is."""
-    return {"version": version("stream-ocpdl"), "python": platform.python_version(), "fingerprint": fingerprint()}
 
 
 def serve(

@@ -27,6 +27,7 @@ from stream_ocpdl.stream.kafka.admin import (
 )
 from stream_ocpdl.stream.kafka.connection import LARGEST, Connection, check_options, reach
 from stream_ocpdl.stream.kafka.election import Election
+from stream_ocpdl.stream.kafka.embedded import Embedded, called_embedded
 from stream_ocpdl.stream.kafka.reading import (
     KafkaSource,
     Tail,
@@ -44,12 +45,14 @@ __all__ = [
     "Connection",
     "Described",
     "Election",
+    "Embedded",
     "KafkaSource",
     "Row",
     "Tail",
     "Transactions",
     "Writer",
     "await_topics",
+    "called_embedded",
     "check_options",
     "committed",
     "create_topics",

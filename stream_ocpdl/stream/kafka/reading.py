@@ -202,9 +202,16 @@ class KafkaSource:
     """The input of a model, or a shard's share of it, read by assignment."""
 
     def __init__(
-        self, connection: Connection, topic: str, group: str, shard: int = 0, shards: int = 1, counting: bool = False
+        self,
+        connection: Connection,
+        topic: str,
+        group: str,
+        shard: int = 0,
+        shards: int = 1,
+        counting: bool = False,
+        called: Callable[[Connection, str], str] = topic_id,
     ) -> None:
-        self._connection, self._topic, self._group = connection, topic, group
+        self._connection, self._topic, self._group, self._called = connection, topic, group, called
         self._shard, self._shards = shard, shards
         self.statistics = ""
         """What the client counts, in its own JSON, if it does. It comes with a poll, and would pile up without any."""
@@ -241,7 +248,7 @@ class KafkaSource:
 
     def _look(self) -> None:
         partitions = partitions_of(self._consumer, self._topic, self._connection.patience)
-        name = topic_id(self._connection, self._topic)
+        name = self._called(self._connection, self._topic)
         whole = f"{self._topic} ({name}, {len(partitions)} partitions)"
         self.partitions = owned(partitions, self._shard, self._shards)
         self.identity = named(whole, self._shard, self._shards)

@@ -1,0 +1,167 @@
+"""A demonstration: a stream with a known dictionary, the service that learns it, and how near it has come.
+
+The truth is a few atoms with one hill in each mode. Several chains mix them, each slowly: a tensor keeps nine tenths of
+the mixture before it, so what comes one after the other is far from independent, which is the paper's setting. A
+producer writes the tensors to a topic, and the service is the one that production runs.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import cycle
+
+import numpy as np
+
+from stream_ocpdl.observe.board import Board, Shard
+from stream_ocpdl.observe.watched import WatchedOutbox
+from stream_ocpdl.ocpdl.arrays import Array
+from stream_ocpdl.ocpdl.matching import match_atoms
+from stream_ocpdl.stream.ahead import Ahead
+from stream_ocpdl.stream.checkpoint import NoStore
+from stream_ocpdl.stream.client import TensorProducer
+from stream_ocpdl.stream.kafka import Connection, KafkaSource, topic_id
+from stream_ocpdl.stream.pipeline import Outcome, Pipeline
+from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.ports import Source
+from stream_ocpdl.stream.service import Pace, Ports, Service, aside
+from stream_ocpdl.stream.topics import TopicJournal, TopicOutbox, Topics
+
+CHAINS, NOISE, KEEPS = 4, 0.02, 0.9
+"""How many chains there are, the noise, and the share of a mixture that the next one keeps."""
+
+AHEAD = 256
+"""Tensors that the producer may be ahead of the learner: a stand-in for a broker keeps few."""
+
+
+def hills(shape: Sequence[int], rank: int, random: np.random.Generator) -> list[Array]:
+    """Loadings whose columns have one hill each, at random places."""
+    found = []
+    for rows in shape:
+        places = random.random(rank) * rows
+        found.append(np.exp(-0.5 * ((np.arange(rows)[:, None] - places) / (0.1 * rows)) ** 2))
+    return found
+
+
+def tensors(truth: Sequence[Array], random: np.random.Generator) -> Iterator[tuple[int, Array]]:
+    """Endless tensors (I₁…Iₙ), each with the number of its chain; the chains take turns."""
+    rank = truth[0].shape[1]
+    mixtures = random.exponential(size=(CHAINS, rank))
+    for chain in cycle(range(CHAINS)):
+        sudden = random.exponential(size=rank) * (random.random(rank) < 0.25)
+        mixtures[chain] = KEEPS * mixtures[chain] + (1.0 - KEEPS) * 4.0 * sudden
+        X = mixtures[chain]
+        for U in truth[:-1]:
+            X = X[..., None, :] * U
+        X = X @ truth[-1].T
+        yield chain, X + NOISE * random.exponential(size=X.shape)
+
+
+@dataclass(slots=True)
+class Seen(Shard):
+    """What a spectator sees: the numbers of an operator, and the dictionary."""
+
+    loadings: Sequence[Array] = ()
+
+    def stepped(self, pipeline: Pipeline, outcome: Outcome, seconds: float) -> None:
+        """It made a step."""
+        Shard.stepped(self, pipeline, outcome, seconds)
+        self.loadings = pipeline.progress.state.loadings
+
+
+@dataclass(slots=True)
+class Demonstration:
+    """A producer and a service, each in a thread, until so many tensors are learned or it is told to stop."""
+
+    connection: Connection
+    topics: Topics
+    plan: Plan
+    stream: Iterator[tuple[int, Array]]
+    count: int
+    rate: float
+    """Tensors a second."""
+    board: Board
+    truth: Sequence[Array] = ()
+    called: Callable[[Connection, str], str] = topic_id
+    over: threading.Event = field(default_factory=threading.Event)
+    errors: list[BaseException] = field(default_factory=list)
+    losses: list[tuple[int, float]] = field(default_factory=list)
+    """What a spectator has seen of the losses, by step."""
+    shard: Seen = field(init=False)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Begin."""
+        self.shard = Seen(self.plan, self.board.now)
+        self.shard.turned()
+        self.board.shards[0], self.board.starting = self.shard, None
+        for work in (self._serve, self._produce):
+            self._threads.append(threading.Thread(target=self._guarded, args=(work,), daemon=True))
+            self._threads[-1].start()
+
+    @property
+    def done(self) -> bool:
+        """Whether it is over, or something went wrong."""
+        return self.over.is_set() or self.shard.N >= self.count or bool(self.errors)
+
+    def end(self, patience: float = 10.0) -> None:
+        """Stop both, and raise what went wrong."""
+        self.over.set()
+        for thread in self._threads:
+            thread.join(patience)
+        if self.errors:
+            raise self.errors[0]
+
+    def matches(self) -> list[float]:
+        """The cosine of each true atom with the learned one that is nearest to it, one to one."""
+        if not self.shard.loadings or not self.truth:
+            return []
+        found = match_atoms(self.truth, self.shard.loadings, threshold=1e-9)
+        cosines = np.zeros(self.truth[0].shape[1])
+        cosines[found.pairs[:, 0]] = found.cosines
+        return [float(cosine) for cosine in cosines]
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self.errors.append(error)
+
+    def _produce(self) -> None:
+        """Write tensors at the rate, never further ahead of the learner than may be; the first once it is ready."""
+        options = self.connection.options
+        while self.shard.doing != "running" and not self.done:
+            time.sleep(0.01)
+        began = time.monotonic()
+        with TensorProducer(self.connection.bootstrap_servers, self.topics.input, options=options) as producer:
+            for sent, (chain, X) in enumerate(self.stream):
+                due = began + sent / self.rate
+                while (time.monotonic() < due or sent - self.shard.N >= AHEAD) and not self.done:
+                    time.sleep(0.002)
+                if self.done or sent >= self.count:
+                    return
+                producer.send(X.astype(np.float32), key=b"chain %d" % chain)
+
+    def _serve(self) -> None:
+        """The service, with everything that it has in production but the election and checkpoints."""
+        with closing(
+            KafkaSource(self.connection, self.topics.input, self.plan.model, counting=True, called=self.called)
+        ) as source:
+            self.shard.statistics = lambda: source.statistics
+            outbox = TopicOutbox(self.connection, self.topics, self.plan.model, source)
+            with closing(Ahead(source)) as ahead:
+                Service(self.plan, self._ports(ahead, outbox), Pace(commit_interval_ms=100)).run()
+
+    def _ports(self, source: Source, outbox: TopicOutbox) -> Ports:
+        return Ports(
+            source=source,
+            journal=TopicJournal(self.connection, self.topics.journal),
+            outbox=WatchedOutbox(outbox, self.shard),
+            store=NoStore(),
+            now=time.monotonic,
+            stopping=lambda: self.done,
+            report=lambda _: None,
+            aside=aside,
+            watch=self.shard,
+        )
