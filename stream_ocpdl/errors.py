@@ -11,6 +11,7 @@
     ├── TooMuchRefused  the operator: nearly nothing of the input can be learned
     ├── Stopped         nobody: asked to stop before there was anything to finish
     ├── Fenced          nobody: another process has taken over, and this one must stop
+    ├── StoreError      the operator: the directory of the checkpoints cannot be written
     └── BrokerError     the broker, or the way to it: tried again, and given up in the end
         ├── QueueFull   the producer: tensors come faster than the broker takes them
         └── Unanswered  the operator: no service is running that would do what was asked for
@@ -22,7 +23,8 @@
     2   a setting: the command line, a file, the environment, a topic that is not as it must be
     3   the data
     4   the history: journal, checkpoints and settings do not belong together, or input is gone
-    5   another process has taken over
+    5   another process has taken over; a replica stands by instead, so that `run` does not end with it
+    6   the broker, the way to it, or the directory of the checkpoints; or no service that answers a request
     9   too much of the input was refused, see `refusals`
    10   told a second time to stop: ended at once; nothing is lost, what was not committed is learned again
 
@@ -103,6 +105,12 @@ class Fenced(OcpdlError):
     """Another process writes this model now; whatever this one has in memory is void."""
 
     exit_code = 5
+
+
+class StoreError(OcpdlError):
+    """A checkpoint cannot be written; the state is safe, in the journal."""
+
+    exit_code = 6
 
 
 class BrokerError(OcpdlError):

@@ -1,5 +1,6 @@
 """The broker tier: what the stream promises, on a real Apache Kafka. Every test has topics of its own."""
 
+import errno
 import io
 import json
 import os
@@ -22,7 +23,7 @@ from confluent_kafka import Producer, TopicPartition
 
 from stream_ocpdl import Problem, TensorProducer, read_codes, read_dead_letters, read_snapshots
 from stream_ocpdl.config.settings import Settings
-from stream_ocpdl.errors import BrokerError, Fenced, InputLost
+from stream_ocpdl.errors import BrokerError, Fenced, InputLost, StoreError
 from stream_ocpdl.evidence import examine
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.stream import kafka, topics
@@ -377,6 +378,54 @@ def test_a_successor_fences_a_directory(tmp_path):
     successor.save(manifest, state.parts)
     assert len(list(successor.candidates())) == 1
     assert list(DirectoryStore(tmp_path, "model", shard=1).candidates()) == []
+
+
+def test_a_directory_that_cannot_be_written(tmp_path):
+    """One line that names it and says what to do, and nothing half written is left; what was there stays."""
+    manifest, state = checkpoint("model", Problem(shape=(4, 3), rank=2), 1)
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=r"checkpoints: .*file/model cannot be written: Not a directory\. Nothing is"):
+        DirectoryStore(tmp_path / "file", "model").open()
+    store = DirectoryStore(tmp_path, "model")
+    store.open()
+    store.save(manifest, state.parts)
+
+    def full():
+        yield b"half"
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(StoreError, match="No space left on device") as error:
+        store.save(replace(manifest, journal_offset=2), full)
+    assert error.value.exit_code == 6
+    assert [path.suffix for path in (tmp_path / "model").iterdir()] == [".checkpoint"]
+    shutil.rmtree(tmp_path / "model")
+    with pytest.raises(StoreError, match="No such file or directory"):
+        store.save(manifest, state.parts)
+
+
+def test_a_directory_that_goes_while_it_runs(model, tmp_path):
+    """The service ends with 6 and a line, not with a traceback; a directory that is there again, and all is well."""
+    model.set(checkpoints=str(tmp_path / "kept"), pace=PACE | {"checkpoint_every": 4}, log={"format": "plain"})
+    model.feed()
+    with process(model, tmp_path) as life:
+        assert eventually(lambda: any((tmp_path / "kept").rglob("*.checkpoint")), 120)
+        shutil.rmtree(tmp_path / "kept")
+        (tmp_path / "kept").touch()
+        model.feed()
+        assert life.wait(60) == StoreError.exit_code == 6
+    said = (tmp_path / "log").read_text()
+    assert "Traceback" not in said
+    assert f"checkpoints: {tmp_path / 'kept' / model.name} cannot be written: Not a directory" in said
+
+    (tmp_path / "kept").unlink()
+    model.feed()
+    end = model.end()
+    with process(model, tmp_path) as life:
+        assert eventually(lambda: committed(model.connection, model.name, model.topics.input) == end, 60)
+        life.terminate()
+        assert life.wait(60) == 0
+    codes = [code.position for code in read_codes(model.servers, model.topics.codes)]
+    assert len(set(codes)) == len(codes) == sum(end.values()) == model.last().N
 
 
 # ── messages ───────────────────────────────────────────────────────────────────────────────────────────────────

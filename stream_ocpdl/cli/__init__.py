@@ -39,6 +39,6 @@ class Commands(click.Group):
 def main() -> None:
     """Learn an online nonnegative CP-dictionary of the tensors that stream in.
 
-    Ends with 0 if all is well, 2 for a setting that is wrong, 3 for the data, 4 for the history, 5 if another process
-    has taken over, 6 for the broker, 9 if too much was refused, and 1 for a bug; docs/settings.md says more.
+    Ends with 0 if all is well, 2 for a setting that is wrong, 3 for the data, 4 for the history, 6 for the broker or
+    the directory of the checkpoints, 9 if too much was refused, and 1 for a bug; docs/settings.md says more.
     """

@@ -9,11 +9,12 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from stream_ocpdl.errors import Fenced, OcpdlError, StateError
+from stream_ocpdl.errors import Fenced, OcpdlError, StateError, StoreError
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.stream.messages import OWN, Manifest, unframe
 from stream_ocpdl.stream.plan import Plan
@@ -137,28 +138,30 @@ class DirectoryStore:
 
     def open(self) -> None:
         """Make the directory, and remove what a crash left half written."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        for path in self._directory.glob("*.writing"):
-            path.unlink()
+        with self._in_order():
+            self._directory.mkdir(parents=True, exist_ok=True)
+            for path in self._directory.glob("*.writing"):
+                path.unlink()
 
     def save(self, manifest: Manifest, parts: Callable[[], Iterable[bytes | memoryview]]) -> None:
         """Write, flush, rename, flush; then remove all but this one and the newest of the others."""
         final = self._path(manifest)
         temporary = final.with_suffix(".writing")
-        with temporary.open("wb") as file:
-            file.write(manifest.to_bytes())
-            self._at("in-checkpoint")
-            for part in parts():
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            temporary.rename(final)
-        except FileNotFoundError:
-            raise Fenced(f"{temporary} was removed: another process writes this model now") from None
-        _flush_directory(self._directory)
-        for old in [path for path in self._files() if path != final][KEPT - 1 :]:
-            old.unlink()
+        with self._in_order(temporary):
+            with temporary.open("wb") as file:
+                file.write(manifest.to_bytes())
+                self._at("in-checkpoint")
+                for part in parts():
+                    file.write(part)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                temporary.rename(final)
+            except FileNotFoundError:
+                raise Fenced(f"{temporary} was removed: another process writes this model now") from None
+            _flush_directory(self._directory)
+            for old in [path for path in self._files() if path != final][KEPT - 1 :]:
+                old.unlink()
 
     def candidates(self) -> Iterator[Candidate]:
         """The files, the furthest in the journal first."""
@@ -173,8 +176,23 @@ class DirectoryStore:
     def discard(self, manifest: Manifest) -> None:
         """Rename the file: an operator may want to look at it."""
         path = self._path(manifest)
-        if path.exists():
-            path.rename(path.with_suffix(".refused"))
+        with self._in_order():
+            if path.exists():
+                path.rename(path.with_suffix(".refused"))
+
+    @contextmanager
+    def _in_order(self, half: Path | None = None) -> Iterator[None]:
+        """What the system refuses is for the operator to mend; what is half written is in the way until then."""
+        try:
+            yield
+        except OSError as error:
+            with suppress(OSError):
+                if half is not None:
+                    half.unlink()
+            raise StoreError(
+                f"checkpoints: {self._directory} cannot be written: {error.strerror or error}. Nothing is lost: make"
+                " room or mend the directory, and start again"
+            ) from error
 
     def _path(self, manifest: Manifest) -> Path:
         return self._directory / f"{manifest.journal_offset:020d}.checkpoint"
