@@ -4,29 +4,31 @@ Nothing is written but what is asked for, and nobody is fenced: a service may be
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from typing import TypeVar
 
 from stream_ocpdl.errors import LineageError
 from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.workers import Workers
 from stream_ocpdl.stream.checkpoint import CheckpointStore, NoStore, ReadOnly
 from stream_ocpdl.stream.genesis import begun
-from stream_ocpdl.stream.history import Window, window
+from stream_ocpdl.stream.history import Present, Window, whole_from, window
 from stream_ocpdl.stream.kafka import Connection, KafkaSource
-from stream_ocpdl.stream.messages import JournalRecord, Record, Snapshot, Version, link
+from stream_ocpdl.stream.messages import JournalRecord, Record, Snapshot, Version
 from stream_ocpdl.stream.outputs import snapshot
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import Journal, Source
-from stream_ocpdl.stream.progress import Progress, read_journal
+from stream_ocpdl.stream.progress import Progress
 from stream_ocpdl.stream.recovery import END, Recovered, Recovery, rebuild
 from stream_ocpdl.stream.replaying import replay_all
 from stream_ocpdl.stream.snapshots import Published
 from stream_ocpdl.stream.topics import TopicJournal, Topics
 
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 EVERY = 2.0
 """Seconds between two lines that say how far it is."""
@@ -51,7 +53,7 @@ class Past:
 
     def window(self) -> Window:
         """Which steps can be rebuilt."""
-        return window(self.journal.read(), self.kept(), self.source.earliest())
+        return self._judged_by(window)
 
     def at(self, offset: int) -> Recovered:
         """The model after the record at an offset of the journal."""
@@ -60,7 +62,7 @@ class Past:
     def audit(self, published: Iterable[Published]) -> "Audit":
         """Replay all that can be, and compare it with the snapshots that were published."""
         known = {one.snapshot.version: (one.snapshot.software, sha256(one.value).digest()) for one in published}
-        found, base = Audit(self.plan, self.source.identity, known), self._base()
+        found, base = Audit(self.plan, self.source.identity, known), self._judged_by(whole_from)
         progress = _Progress(self.say)
 
         def on_record(now: Progress, used: Sequence[Record], step: Step | None, record: JournalRecord) -> None:
@@ -71,17 +73,8 @@ class Past:
         found.replayed = replay_all(self.plan, self._world(store, on_record), END if base is None else base)
         return found
 
-    def _base(self) -> int | None:
-        """The first place from which all that follows can be replayed: a checkpoint, or none for the beginning."""
-        earliest, kept, base, whole = self.source.earliest(), self.kept(), None, True
-        for offset, value in self.journal.read():
-            if any(first < earliest.get(p, 0) for p, first, _ in read_journal(value).used):
-                whole = False
-            if not whole and kept.get(offset) == link(value):
-                base, whole = offset, True
-        if not whole:
-            raise LineageError("nothing can be replayed: the input of the last step is gone, and no checkpoint is kept")
-        return base
+    def _judged_by(self, judge: Callable[[Iterable[tuple[int, bytes]], Mapping[int, str], Present], T]) -> T:
+        return judge(self.journal.read(), self.kept(), Present(self.source.identity, self.source.earliest()))
 
     def _world(self, store: CheckpointStore, on_record: "Callable[..., None]") -> Recovery:
         return Recovery(self.source, self.journal, store, self.say, on_record, self.workers)

@@ -142,7 +142,7 @@ class Store:
         yield from [Candidate(manifest, lambda data=data: data) for manifest, data in self.world.checkpoints]
 
 
-def serve(world, plan, pace, at=no_crash, chunk=3, silent=(), begin=None, watch=UNWATCHED):
+def serve(world, plan, pace, at=no_crash, chunk=3, silent=(), begin=None, watch=UNWATCHED, warm=lambda: None):
     """Run a service on the world until its input has been still for a while; its pipeline, and its reports."""
     source, clock, still, reports = Source(world, chunk, silent), [0.0], [0], []
     source.identity = world.identity or source.identity
@@ -168,4 +168,4 @@ def serve(world, plan, pace, at=no_crash, chunk=3, silent=(), begin=None, watch=
         begin,
         watch=watch,
     )
-    return Service(plan, ports, pace).run(), reports
+    return Service(plan, ports, pace, warm=warm).run(), reports

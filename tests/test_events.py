@@ -16,7 +16,7 @@ from stream_ocpdl.evidence import Expected
 from stream_ocpdl.stream.batching import Batching
 from stream_ocpdl.stream.checkpoint import NoStore
 from stream_ocpdl.stream.genesis import Beginning, begun
-from stream_ocpdl.stream.history import entries, find, records_of, window
+from stream_ocpdl.stream.history import Present, entries, find, records_of, window
 from stream_ocpdl.stream.messages import JournalRecord, Request, Snapshot, Version, link
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.recovery import Recovery, rebuild
@@ -352,15 +352,18 @@ def test_the_window():
     records = list(Journal(world).read())
     links = {offset: link(value) for offset, value in records}
 
-    assert window(records, {}, {0: 0, 1: 0}).spans == [(0, 0, 7, True, ""), (1, 2, 7, True, "")]
-    spans = window(records, {4: links[4]}, {0: 6, 1: 6}).spans
+    def there(low):
+        return Present(Source.identity, {0: low, 1: low})
+
+    assert window(records, {}, there(0)).spans == [(0, 0, 7, True, ""), (1, 2, 7, True, "")]
+    spans = window(records, {4: links[4]}, there(6)).spans
     assert [span[:4] for span in spans] == [(0, 0, 0, True), (0, 1, 3, False), (0, 4, 7, True), (1, 2, 7, False)]
     assert spans[1].why == (
         "step 1 learned offset 0 of partition 0, and the input begins at 6 now; there is no checkpoint between"
     )
-    assert window(records, {2: links[2]}, {0: 6, 1: 6}).spans[-1][:4] == (1, 2, 7, True)
-    assert window(records, {2: links[4]}, {0: 6, 1: 6}).spans[-1][:4] == (1, 2, 7, False)
-    assert not window(records[1:], {}, {0: 0, 1: 0}).spans[0].rebuilt
+    assert window(records, {2: links[2]}, there(6)).spans[-1][:4] == (1, 2, 7, True)
+    assert window(records, {2: links[4]}, there(6)).spans[-1][:4] == (1, 2, 7, False)
+    assert not window(records[1:], {}, there(0)).spans[0].rebuilt
 
 
 # ── epochs ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,5 +1,6 @@
 """Input that is gone, or no longer the same: noticed, explained with its exact range, and gone on without if wanted."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -8,10 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_ocpdl import Problem
+from stream_ocpdl.audit import Past
 from stream_ocpdl.errors import ConfigError, InputLost, LineageError
+from stream_ocpdl.ocpdl.workers import SERIAL
+from stream_ocpdl.stream.checkpoint import ReadOnly
+from stream_ocpdl.stream.following import Follower
+from stream_ocpdl.stream.history import entries, records_of
 from stream_ocpdl.stream.lost import ranges
 from stream_ocpdl.stream.messages import JournalRecord, Tensor, split
-from tests.fakes import Crash, World, serve
+from stream_ocpdl.stream.recovery import Recovery
+from tests.fakes import Crash, Journal, Source, Store, World, serve
 from tests.test_pipeline import PACE, crashing, inputs, live, plan
 
 RESUME = {"on_lost_input": "resume"}
@@ -256,6 +263,106 @@ def test_a_topic_that_was_made_anew(checkpoints):
     assert end.progress.state.N == len(world.codes()) == 70
     again, _ = serve(world, plan(), PACE)
     assert again.progress.state.digest() == end.progress.state.digest()
+
+
+def source(world):
+    found = Source(world)
+    found.identity = world.identity
+    return found
+
+
+@pytest.mark.parametrize("policy", ["resume", "fail"])
+def test_killed_after_the_note_of_a_standby(policy):
+    """It knew steps that nobody can make again, took over, noted the new topic, and was killed before its checkpoint:
+    the next one finds all that it knew, whatever its policy is.
+    """
+
+    def followed():
+        world = learned()
+        world.checkpoints = world.checkpoints[-1:]
+        follower = Follower(plan(**RESUME), Recovery(source(world), Journal(world), Store(world, str), str))
+        follower.restore()
+        assert follower.progress.state.t == 8
+        return anew(world), lambda: follower
+
+    def at(place):
+        if place == "in-checkpoint" and journal(world)[-1].event == "lost":
+            raise Crash
+
+    (world, warm), (calm, other) = followed(), followed()
+    with pytest.raises(Crash):
+        serve(world, plan(**RESUME), PACE, at, warm=warm)
+    end, _ = serve(world, plan(on_lost_input=policy), PACE)
+    undisturbed, _ = serve(calm, plan(**RESUME), PACE, warm=other)
+
+    assert [record.base for record in journal(world) if record.event == "lost"] == [None]
+    assert end.progress.state.digest() == undisturbed.progress.state.digest()
+    assert end.progress.state.N == len(world.codes()) == 70
+
+
+def test_steps_of_a_topic_that_was_made_anew_without_a_checkpoint():
+    """The one after the note is damaged, and so are all: what cannot be learned again is lost, and no other topic is
+    taken for it, though it has records at those offsets.
+    """
+    world = anew(learned(), 30)
+    serve(world, plan(**RESUME), PACE)
+    world.checkpoints = []
+    with pytest.raises(InputLost, match=r"step 1 learned from input \(first, .*made anew.*--set on_lost_input=resume"):
+        serve(world, plan(), PACE)
+    end, reports = serve(world, plan(**RESUME), PACE)
+
+    assert "steps 1 to 20 are lost from the state: their input is gone" in reports
+    assert serve(world, plan(), PACE)[0].progress.state.digest() == end.progress.state.digest()
+
+
+# ── the past, after a loss ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def past(world):
+    return Past(plan(), source(world), Journal(world), ReadOnly(Store(world, str)), SERIAL, str)
+
+
+def rebuilt(world):
+    """What the window says can be rebuilt, and what can be: by epoch, and step."""
+    said, done = set(), set()
+    for span in past(world).window().spans:
+        said |= {(span.epoch, t) for t in range(span.first, span.last + 1) if span.rebuilt}
+    for entry in entries(records_of(Journal(world))):
+        with suppress(InputLost, LineageError):
+            past(world).at(entry.offset)
+            done.add((entry.epoch, entry.t))
+    return said, done
+
+
+@pytest.mark.parametrize("kept", [3, 1, 0])
+@pytest.mark.parametrize(
+    "change",
+    [anew, behind, lambda world: behind(world, 0)],
+    ids=["another topic", "retention", "retention from the beginning"],
+)
+def test_the_window_after_a_loss(change, kept):
+    """It says what can be rebuilt, no more and no less, also when the checkpoint of the loss is there no more; and an
+    audit begins where all can be replayed.
+    """
+    world = change(learned())
+    end, _ = serve(world, plan(**RESUME), PACE)
+    first = len(world.stream("journal"))
+    more(world, 30, seed=3)
+    end, _ = serve(world, plan(**RESUME), PACE)
+    world.checkpoints = world.checkpoints[:kept]
+
+    said, done = rebuilt(world)
+    assert said == done
+    assert (0, 0) in said
+    assert (0, 5) not in said
+    assert kept == 0 or (end.progress.epoch, end.progress.state.t) in said
+    if kept:
+        found = past(world).audit([]).replayed
+        assert found.progress.state.digest() == end.progress.state.digest()
+        assert found.base >= first
+    else:
+        with pytest.raises(LineageError, match="nothing can be replayed"):
+            past(world).audit([])
 
 
 def test_another_problem_is_refused_there_too():

@@ -6,10 +6,11 @@ from dataclasses import replace
 from stream_ocpdl.errors import LineageError
 from stream_ocpdl.stream.checkpoint import ReadOnly
 from stream_ocpdl.stream.genesis import begun
+from stream_ocpdl.stream.history import went_back_to
 from stream_ocpdl.stream.inputs import Inputs
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.progress import Progress, read_journal, replay
-from stream_ocpdl.stream.recovery import Recovered, Recovery, rebuild, went_back_to
+from stream_ocpdl.stream.recovery import Recovered, Recovery, rebuild
 
 
 class WentBack(LineageError):

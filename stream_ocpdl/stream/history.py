@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stream_ocpdl.errors import LineageError
+from stream_ocpdl.stream.lost import same_topic
 from stream_ocpdl.stream.messages import JournalRecord, link
 from stream_ocpdl.stream.ports import Journal
 from stream_ocpdl.stream.progress import read_journal
@@ -79,30 +80,89 @@ class Window:
             self.spans.append(Span(epoch, t, t, not why, why))
 
 
-def window(records: Iterable[tuple[int, bytes]], kept: Mapping[int, str], earliest: Mapping[int, int]) -> Window:
-    """What can be rebuilt of a journal from checkpoints at these offsets, with their links, and such an input."""
+class Present(NamedTuple):
+    """What is left of the input: its identity, and the lowest offset of each partition."""
+
+    identity: str
+    earliest: Mapping[int, int]
+
+    def missing(self, record: JournalRecord, identity: str | None) -> str:
+        """What is gone of that which a record learned from the topic of that identity; empty if nothing is."""
+        for partition, first, _ in record.used:
+            if identity is not None and not same_topic(identity, self.identity):
+                return f"step {record.t} learned from a topic that was deleted and made anew since"
+            if first < self.earliest.get(partition, 0):
+                return (
+                    f"step {record.t} learned offset {first} of partition {partition}, and the input begins at"
+                    f" {self.earliest[partition]} now; there is no checkpoint between"
+                )
+        return ""
+
+
+class Judged(NamedTuple):
+    """A record of the journal, and whether the state after it can be made again."""
+
+    offset: int
+    record: JournalRecord
+    kept: bool
+    """Whether there is a checkpoint of it."""
+    missing: str
+    """What of its own input is gone."""
+    why: str
+    """What is missing on every way to it; empty if it can be rebuilt."""
+
+
+def judged(records: Iterable[tuple[int, bytes]], kept: Mapping[int, str], present: Present) -> Iterator[Judged]:
+    """The records of a journal, with checkpoints at these offsets, with their links, and such an input.
+
+    After a loss the way leads on from the record whose state it is; the steps that were lost are not needed.
+    """
     targets: dict[int, str] = {}
-    found, why = Window(), "the journal does not begin with a genesis"
+    why, identity = "the journal does not begin with a genesis", None
     for offset, value in records:
         record = read_journal(value)
-        if record.event == "genesis" or (offset in kept and kept[offset] == link(value)):
+        identity, target = record.input or identity, went_back_to(record)
+        there, missing = kept.get(offset) == link(value), present.missing(record, identity)
+        if record.event == "genesis" or there:
             why = ""
-        elif record.target is not None:
-            why = targets.get(record.target.offset, "the record it went back to is not in the journal")
-        elif not why:
-            why = _missing(record, earliest)
-        if record.event in VERSIONS or record.base is not None:
-            targets[offset] = why
-            found.add(record.epoch or 0, record.t, why)
+        elif target is not None:
+            why = targets.get(target, "the record it went back to is not in the journal")
+        else:
+            why = why or missing
+        targets[offset] = why
+        yield Judged(offset, record, there, missing, why)
+
+
+def window(records: Iterable[tuple[int, bytes]], kept: Mapping[int, str], present: Present) -> Window:
+    """Which steps of a journal can be rebuilt."""
+    found = Window()
+    for one in judged(records, kept, present):
+        if one.record.event in VERSIONS or one.record.base is not None:
+            found.add(one.record.epoch or 0, one.record.t, one.why)
     return found
 
 
-def _missing(record: JournalRecord, earliest: Mapping[int, int]) -> str:
-    """What of the input of a step is gone."""
-    for partition, first, _ in record.used:
-        if first < earliest.get(partition, 0):
-            return (
-                f"step {record.t} learned offset {first} of partition {partition}, and the input begins at"
-                f" {earliest[partition]} now; there is no checkpoint between"
-            )
-    return ""
+def whole_from(records: Iterable[tuple[int, bytes]], kept: Mapping[int, str], present: Present) -> int | None:
+    """The first place from which all that follows can be replayed: a checkpoint, or none for the beginning."""
+    base, whole = None, True
+    whys: dict[int, str] = {}
+    for one in judged(records, kept, present):
+        whys[one.offset], target = one.why, went_back_to(one.record)
+        before = target is not None and target < (0 if base is None else base)
+        if one.missing or (before and whys.get(target or 0, "it is not there")):
+            whole = False
+        if not whole and one.kept:
+            base, whole = one.offset, True
+    if not whole:
+        raise LineageError(
+            "nothing can be replayed: input of the last steps is gone, and no checkpoint is kept that is newer; see"
+            " replay --window"
+        )
+    return base
+
+
+def went_back_to(record: JournalRecord) -> int | None:
+    """The offset in the journal of the record whose state it is after a rollback, or after steps were lost."""
+    if record.target is not None:
+        return record.target.offset
+    return None if record.base is None else record.base[0]

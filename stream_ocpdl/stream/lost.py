@@ -53,6 +53,20 @@ def compared(plan: Plan, known: str | None, source: Source) -> Literal["same", "
     return "anew"
 
 
+def same_topic(one: str, other: str) -> bool:
+    """Whether two identities are of one topic, perhaps with more partitions in one of them.
+
+    >>> same_topic("weather (a, 2 partitions)", "weather (a, 3 partitions)")
+    True
+    >>> same_topic("weather (a, 2 partitions)", "weather (b, 2 partitions)")
+    False
+    """
+    if one == other:
+        return True
+    before, now = _IDENTITY.fullmatch(one), _IDENTITY.fullmatch(other)
+    return before is not None and now is not None and before.group(1, 2) == now.group(1, 2)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Noted:
     """A progress that goes on without what is missing, and what the journal has to take note of."""

@@ -26,8 +26,9 @@ from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.checkpoint import Candidate, CheckpointStore, state_of
 from stream_ocpdl.stream.draws import Chains, Counts
 from stream_ocpdl.stream.genesis import Beginning, begun
+from stream_ocpdl.stream.history import went_back_to
 from stream_ocpdl.stream.inputs import Inputs
-from stream_ocpdl.stream.lost import compared
+from stream_ocpdl.stream.lost import compared, same_topic
 from stream_ocpdl.stream.messages import JournalRecord, Record, link
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import Journal, Said, Source
@@ -143,6 +144,8 @@ class Leg:
     """The record at `behind`, if the leg begins with one that went back."""
     records: Sequence[tuple[int, bytes]] | None = None
     """The records, if they were few enough to be kept when they were looked through."""
+    input: str | None = None
+    """The identity of the input where the leg begins, if it is known."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,8 +167,7 @@ class Way:
 def rebuild(plan: Plan, world: Recovery, until: int = END) -> Recovered:
     """The model as it stood after the record of the journal at an offset, or at its end."""
     way = way_to(plan, world, until)
-    if compared(plan, way.input, world.source) == "anew":
-        raise LineageError(f"the model learned from {way.input}, which was made anew since: its steps are lost")
+    compared(replace(plan, on_lost_input="resume"), way.input, world.source)  # what is lost is asked for step by step
     return follow(plan, world, way)
 
 
@@ -225,13 +227,6 @@ def _went_back(value: bytes, progress: Progress | None) -> Progress:
     return replace(after(record, value, state, draws), fingerprint=made_under, exact=same)
 
 
-def went_back_to(record: JournalRecord) -> int | None:
-    """The offset in the journal of the record whose state it is after a rollback, or after steps were lost."""
-    if record.target is not None:
-        return record.target.offset
-    return None if record.base is None else record.base[0]
-
-
 def way_to(plan: Plan, world: Recovery, until: int) -> Way:
     """How to come to the record at an offset of the journal, or to its end."""
     legs: list[Leg] = []
@@ -244,9 +239,10 @@ def way_to(plan: Plan, world: Recovery, until: int) -> Way:
         if ahead.went_back is None:
             if progress is not None:
                 world.report(Said(f"restored the checkpoint of step {progress.state.t}", step=progress.state.t))
-            return Way([*legs, Leg(offset, until, records=ahead.records)], progress, offset, known, t)
-        position, value, target = ahead.went_back
-        legs.append(Leg(position, until, value))
+            last = Leg(offset, until, records=ahead.records, input=before)
+            return Way([*legs, last], progress, offset, known, t)
+        position, value, target, named = ahead.went_back
+        legs.append(Leg(position, until, value, input=named or before))
         until = target
 
 
@@ -264,8 +260,10 @@ def nearest(plan: Plan, world: Recovery, until: int) -> tuple[Progress | None, i
 
 
 class _Ahead(NamedTuple):
-    went_back: tuple[int, bytes, int] | None
-    """The last record with the state of an earlier one: its offset, its bytes, and the offset of that one."""
+    went_back: tuple[int, bytes, int, str | None] | None
+    """The last record with the state of an earlier one: its offset, its bytes, the offset of that one, and the identity
+    of the input if it or one before it names it.
+    """
     input: str | None
     """The identity of the input that is named last."""
     t: int
@@ -294,7 +292,7 @@ def _look_ahead(journal: Journal, progress: Progress | None, offset: int, until:
         if target is not None:
             if target >= position:
                 raise LineageError(f"the journal goes back at offset {position} to a record that came later")
-            found = (position, value, target)
+            found = (position, value, target, known)
     return _Ahead(found, known, t, records)
 
 
@@ -323,7 +321,7 @@ def replay_leg(
 ) -> tuple[Progress | None, int, int]:
     """Learn again what the records of a leg name; where that leads, the last offset, and how many steps."""
     offset, records = leg.behind, world.journal.read(leg.behind + 1) if leg.records is None else leg.records
-    inputs, replayed = None, 0
+    inputs, replayed, identity = None, 0, leg.input
     for position, value in records:
         if position > leg.last:
             break
@@ -333,7 +331,9 @@ def replay_leg(
         if progress is None:
             raise LineageError("the journal does not begin with a genesis")
         inputs = inputs or Inputs(world.source, progress.resume)
-        target = went_back_to(record)
+        identity, target = record.input or identity, went_back_to(record)
+        if record.used and identity is not None and not same_topic(identity, world.source.identity):
+            raise InputLost(f"step {record.t} learned from {identity}, which was deleted and made anew since")
         restored = kept.state(target) if kept is not None and target is not None else None
         used = [row for run in record.used for row in inputs.take(run)]
         progress, step = replay(plan, progress, value, used, world.workers, restored)

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 from stream_ocpdl.ocpdl.state import State
+from stream_ocpdl.stream.history import went_back_to
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.progress import Progress, read_journal
 from stream_ocpdl.stream.recovery import (
@@ -14,7 +15,6 @@ from stream_ocpdl.stream.recovery import (
     nearest,
     rebuild,
     replay_leg,
-    went_back_to,
     whole,
 )
 
@@ -52,7 +52,7 @@ class States:
 
 def replay_all(plan: Plan, world: Recovery, until: int = END) -> Recovered:
     """Replay every record behind the furthest checkpoint up to an offset, also what was rolled back later."""
-    progress, base, _ = nearest(plan, world, until)
+    progress, base, known = nearest(plan, world, until)
     kept = States(plan, world, base)
-    progress, offset, replayed = replay_leg(plan, world, progress, Leg(base, END), kept)
+    progress, offset, replayed = replay_leg(plan, world, progress, Leg(base, END, input=known), kept)
     return whole(plan, progress, offset, replayed, base)

@@ -173,6 +173,8 @@ class Service:
         else:
             self._hold_to_terms(found)
             if noted is not None:
+                if checkpointed < t and found.lost is None:
+                    self._keep(found)
                 offset, checkpointed = self._note(pipeline, noted), t
             elif not care:
                 self._compare_positions(progress)
@@ -212,6 +214,14 @@ class Service:
             self.workers,
             ports.begin,
         ), "cold"
+
+    def _keep(self, found: Recovered) -> None:
+        """A checkpoint of what was found: after what is noted now, nobody could make it again.
+
+        A standby knows steps whose input is gone.
+        """
+        manifest = manifest_of(found.plan, found.progress, found.journal_offset, found.input or "")
+        self.ports.store.save(manifest, found.progress.state.parts)
 
     def _note(self, pipeline: Pipeline, noted: Noted) -> int:
         """Journal what is missing or new, and keep it at once: nothing before it will be needed again."""
