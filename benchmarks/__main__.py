@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +14,8 @@ from stream_ocpdl.fingerprint import conditions
 
 RESULTS = Path(__file__).parent / "results"
 
-NAMES = ("limit", "peers", "matrices", "growth", "cold", "schedules", "messages", "recovery", "throughput", "soak")
+NAMES = ("limit", "peers", "matrices", "growth", "cold", "schedules", "weather", "messages", "recovery", "throughput")
+NAMES += ("soak",)
 """In the order in which they run."""
 
 
@@ -25,11 +27,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all if none is given")
     parser.add_argument("--quick", action="store_true", help="short runs: for a look, not for figures")
     parser.add_argument("--authors", type=Path, metavar="PATH", help="a checkout of HanbaekLyu/OnlineCPDL, for peers")
+    where = os.environ.get("OCPDL_DATA")
+    parser.add_argument("--data", type=Path, metavar="PATH", default=where, help="data of weather; or OCPDL_DATA")
     given = parser.parse_args(arguments)
     unknown = set(given.names) - set(NAMES)
     if unknown:
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}")
-    options = Options(given.quick, given.authors)
+    options = Options(given.quick, given.authors, given.data)
     for name in given.names or NAMES:
         print(f"\n{name}", flush=True)
         benchmark = import_module(f"benchmarks.{name}")

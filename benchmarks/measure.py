@@ -19,10 +19,11 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to run: `quick` for a look, `authors` for a checkout of the paper's code."""
+    """How to run: `quick` for a look, `authors` for a checkout of the paper's code, `data` for a directory of data."""
 
     quick: bool = False
     authors: Path | None = None
+    data: Path | None = None
 
 
 FULL = Options()

@@ -8,10 +8,12 @@ import numpy as np
 from stream_ocpdl.conventions import Conventions, not_fitted, seed_of, tags
 from stream_ocpdl.errors import ConfigError, DataError, StateError
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
-from stream_ocpdl.ocpdl.batch import as_array, read_batch
+from stream_ocpdl.ocpdl.batch import as_array, gather, read_batch
 from stream_ocpdl.ocpdl.constraints import Constraint
-from stream_ocpdl.ocpdl.learner import Learner
+from stream_ocpdl.ocpdl.heldout import code_observed, explained, hide
+from stream_ocpdl.ocpdl.learner import Learner, advance
 from stream_ocpdl.ocpdl.problem import WEIGHTS, Problem
+from stream_ocpdl.ocpdl.reshape import Layout, Scaling, in_units
 from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.schedules import Schedule
 
@@ -19,6 +21,8 @@ from stream_ocpdl.ocpdl.schedules import Schedule
 class OnlineCPDL(Conventions):
     """Online nonnegative CP-dictionary of tensors X (b, I₁…Iₙ); the parameters are those of `Problem`.
 
+    `groups` are modes that are learned as one, and `scaling` is how units are made comparable along an axis, both as in
+    `Layout`. X, and all that is made of it again, keeps its own shape and units; only losses are of the scaled data.
     `random_state` is a seed, a RandomState or Generator to draw one from, or None for another one each time. An error
     leaves the model as it was. It works in scikit-learn's pipelines and searches, and does without scikit-learn.
 
@@ -43,6 +47,8 @@ class OnlineCPDL(Conventions):
         batch_size: int = 32,
         dtype: Literal["float64", "float32"] = "float64",
         missing: Literal["reject", "impute"] = "reject",
+        groups: tuple[tuple[int, ...], ...] = (),
+        scaling: Scaling | None = None,
         random_state: Any = None,
     ) -> None:
         self.rank = rank
@@ -54,16 +60,19 @@ class OnlineCPDL(Conventions):
         self.batch_size = batch_size
         self.dtype = dtype
         self.missing = missing
+        self.groups = groups
+        self.scaling = scaling
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Forget everything, then learn X in one pass, in its order, in minibatches of `batch_size`."""
         X = tensors(X)
-        learner = Learner(self._problem(X.shape[1:], seed_of(self.random_state)))
-        X = read_batch(learner.problem, X).X
+        layout = self._layout(X.shape[1:])
+        learner = Learner(self._problem(layout, seed_of(self.random_state)))
+        X = read_batch(learner.problem, self._folded(layout, X)).X
         for start in range(0, len(X), learner.problem.batch_size):
-            step = learner.step(X[start : start + learner.problem.batch_size])
-        self._learned(learner, step)
+            step = self._step(learner, layout, X[start : start + learner.problem.batch_size])
+        self._learned(learner, layout, step)
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
@@ -72,14 +81,13 @@ class OnlineCPDL(Conventions):
         Parameters that were set since the last step hold from here on; those that would need another state, such as
         another rank, are an error.
         """
-        learner = self._present(X := tensors(X))
-        self._learned(learner, learner.step(X))
+        learner, layout = self._present(X := tensors(X))
+        self._learned(learner, layout, self._step(learner, layout, self._folded(layout, X)))
         return self
 
     def transform(self, X: Any) -> Array:
         """Codes H (b, R) of X under the dictionary learned so far."""
-        learner = self._fitted()
-        return learner.code(fitting(tensors(X), learner.problem.shape, type(self).__name__)).H
+        return self._fitted().code(self._inward(X)).H
 
     def fit_transform(self, X: Any, y: Any = None) -> Array:
         """`fit`, and the codes of X under what was learned."""
@@ -96,12 +104,15 @@ class OnlineCPDL(Conventions):
             raise DataError("H has numbers that are not finite")
         for U in loadings[:-1]:
             T = T[..., None, :] * U
-        return np.asarray(T @ loadings[-1].T)
+        X = np.asarray(T @ loadings[-1].T)
+        return X if self.layout_.plain else self.layout_.unfold(self.layout_.unscaled(X, self._fitted().state.factors))
 
     def score(self, X: Any, y: Any = None) -> float:
         """The share of X's energy that its reconstruction explains: 1 − ‖X − X̂‖²/‖X‖² over the observed cells."""
-        problem = self._fitted().problem
-        batch = read_batch(problem, fitting(tensors(X), problem.shape, type(self).__name__))
+        learner = self._fitted()
+        if not self.layout_.plain:
+            return explained(X, as_array(X, "X") - self.inverse_transform(self.transform(X)))
+        batch = read_batch(learner.problem, self._inward(X))
         rest = batch.X - self.inverse_transform(self.transform(batch.X))
         return 1.0 - float(np.nansum(rest * rest)) / batch.energy if batch.energy > 0.0 else 0.0
 
@@ -125,10 +136,25 @@ class OnlineCPDL(Conventions):
             return pair
         return CPTensor(pair)
 
+    def held_out(self, X: Any, cells: Any) -> Array:
+        """X − X̂ at cells, a mask, that are hidden from coding and so predicted; NaN elsewhere, and where X has one."""
+        H = code_observed(self._fitted(), self._inward(hide(X, cells)))
+        return np.where(np.asarray(cells), as_array(X, "X") - self.inverse_transform(H), np.nan)
+
+    def score_cells(self, X: Any, cells: Any) -> float:
+        """`score` of held-out cells: the share of their energy that the other cells and the dictionary predict."""
+        return explained(X, self.held_out(X, cells))
+
     @property
     def loadings_(self) -> list[Array]:
-        """U₁ … Uₙ, each (Iᵢ, R)."""
-        return [U.copy() for U in self._fitted().state.loadings]
+        """U₁ … Uₙ, each (Iᵢ, R); a group of modes has one."""
+        state = self._fitted().state
+        return [U.copy() for U in self.layout_.outward(state.loadings, state.factors)]
+
+    @property
+    def atoms_(self) -> Array:
+        """The atoms (R, I₁…Iₙ), in the shape and the units of the data."""
+        return self.layout_.atoms(self.loadings_)
 
     @property
     def n_steps_(self) -> int:
@@ -149,26 +175,65 @@ class OnlineCPDL(Conventions):
     def __sklearn_tags__(self) -> Any:
         return tags(nonnegative=self.constraints == "auto", gaps=self.missing == "impute")
 
-    def _problem(self, shape: tuple[int, ...], seed: int) -> Problem:
-        """The problem that these parameters and the shape of a tensor pose."""
-        given = {name: value for name, value in self.get_params().items() if name != "random_state"}
-        return Problem(shape=shape, seed=seed, **given)
+    def _problem(self, layout: Layout, seed: int) -> Problem:
+        """The problem that these parameters and the layout of tensors pose."""
+        others = ("random_state", "groups", "scaling")
+        given = {name: value for name, value in self.get_params().items() if name not in others}
+        return Problem(shape=layout.grouped, seed=seed, **given)
 
-    def _present(self, X: BigArray) -> Learner:
+    def _present(self, X: BigArray) -> tuple[Learner, Layout]:
         """The learner of the next step: a new one, the one there is, or that on other parameters."""
         learner: Learner | None = self.__dict__.get("learner_")
         if learner is None:
-            return Learner(self._problem(X.shape[1:], seed_of(self.random_state)))
-        fitting(X, learner.problem.shape, type(self).__name__)
+            layout = self._layout(X.shape[1:])
+            return Learner(self._problem(layout, seed_of(self.random_state))), layout
+        fitting(X, self.layout_.shape, type(self).__name__)
         if all(value is self._given[name] for name, value in self.get_params().items()):
-            return learner
+            return learner, self.layout_
+        layout = self._layout(self.layout_.shape)
+        if layout != self.layout_:
+            raise ConfigError("with other groups or another scaling only fit can go on, which begins anew")
         try:
-            return Learner(self._problem(learner.problem.shape, learner.problem.seed), learner.state)
+            return Learner(self._problem(layout, learner.problem.seed), learner.state), layout
         except StateError as error:
             raise ConfigError(f"with these parameters only fit can go on, which begins anew: {error}") from error
 
-    def _learned(self, learner: Learner, step: Step) -> None:
+    def _layout(self, shape: tuple[int, ...]) -> Layout:
+        """How tensors of this shape become what is learned."""
+        return Layout(shape, self.groups, self.scaling)
+
+    @staticmethod
+    def _folded(layout: Layout, X: Any) -> Any:
+        """X in the shape of the problem; whether it has its own, that is for others to say."""
+        if layout.plain:
+            return X
+        array = as_array(X, "X")
+        if array.shape[1:] != layout.shape:
+            raise DataError(f"X has shape {array.shape}; tensors of this model have shape {layout.shape}")
+        return layout.fold(array)
+
+    def _inward(self, X: Any) -> Any:
+        """X as the learner has it, on the factors that are known."""
+        factors = self._fitted().state.factors
+        folded = self._folded(self.layout_, fitting(tensors(X), self.layout_.shape, type(self).__name__))
+        return self.layout_.scaled(np.asarray(folded, np.float64), factors) if factors else folded
+
+    @staticmethod
+    def _step(learner: Learner, layout: Layout, X: Any) -> Step:
+        """A step, with the factors fixed if they were not; one that fails has not happened."""
+        if layout.scaling is None:
+            return learner.step(X)
+        batch, _ = gather(learner.problem, list(read_batch(learner.problem, X).X))
+        factors, batch, refused = in_units(layout, learner.problem, learner.state.factors, batch)
+        for reason in refused.values():
+            raise DataError(reason)
+        state = learner.state._replace(factors=factors)
+        learner.state, step = advance(learner.problem, state, batch, learner.workers)
+        return step
+
+    def _learned(self, learner: Learner, layout: Layout, step: Step) -> None:
         self.learner_ = learner
+        self.layout_ = layout
         self.last_step_ = step
         self._given = self.get_params()
 

@@ -103,7 +103,7 @@ def advance(
     else:
         found = learn(problem, sets, state, batch, w, workers, consume)
     coding, aggregates, loadings, update, folded = found
-    next_state = State(t, N, state.scale, state.at_bound + coding.at_bound, loadings, aggregates, folded)
+    next_state = State(t, N, state.scale, state.at_bound + coding.at_bound, loadings, aggregates, folded, state.factors)
     return next_state, Step(t, N, w, coding, update)
 
 

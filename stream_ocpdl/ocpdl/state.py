@@ -44,6 +44,8 @@ class State(NamedTuple):
     folded: Folded | None = None
     """B and the last mode folded, if a step has left it behind: it can be had from them, to the last bit, at any time.
     """
+    factors: tuple[float, ...] = ()
+    """By which data are multiplied along a scaled axis, once they are known (module `reshape`); in the bytes if any."""
 
     @classmethod
     def initial(cls, problem: Problem) -> "State":
@@ -99,11 +101,12 @@ class State(NamedTuple):
             loadings, A, B = _read_arrays(view, offset, shape, rank, dtype)
             E, P, scale = (float.fromhex(header[name]) for name in ("E", "P", "scale"))
             t, N, at_bound = (int(header[name]) for name in ("t", "N", "at_bound"))
+            factors = tuple(float.fromhex(factor) for factor in header.get("factors", ()))
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise (
                 error if isinstance(error, StateError) else StateError(f"the state cannot be read: {error}")
             ) from error
-        state = cls(t, N, scale, at_bound, loadings, Aggregates(A, B, E, P))
+        state = cls(t, N, scale, at_bound, loadings, Aggregates(A, B, E, P), factors=factors)
         if bytes(next(state.parts())) != bytes(view[:offset]):
             raise StateError("the header of the state is not in its canonical form")
         state._check()
@@ -116,6 +119,8 @@ class State(NamedTuple):
             raise StateError(f"the state has impossible counters: t = {self.t}, N = {self.N}")
         if not all(isfinite(value) and value >= 0 for value in (self.scale, past.E, past.P)):
             raise StateError(f"the state has impossible scalars: scale {self.scale}, E {past.E}, P {past.P}")
+        if not all(isfinite(factor) and factor > 0 for factor in self.factors):
+            raise StateError(f"the state has impossible factors {self.factors}")
         B = past.B.tiles if isinstance(past.B, Blocks) else past.B
         if not all(np.isfinite(array).all() for array in (*self.loadings, past.A, B)):
             raise StateError("the state has numbers that are not finite")
@@ -130,7 +135,8 @@ class State(NamedTuple):
                 raise StateError(f"the loadings of mode {i} are outside of their set {C}: a state of another problem")
 
     def _header(self) -> dict[str, Any]:
-        return {
+        factors = {"factors": [factor.hex() for factor in self.factors]} if self.factors else {}
+        return factors | {
             "E": self.aggregates.E.hex(),
             "N": self.N,
             "P": self.aggregates.P.hex(),

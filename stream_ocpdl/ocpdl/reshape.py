@@ -1,0 +1,212 @@
+"""Between tensors as they come and the problem that is learned: modes in groups, and units.
+
+**Groups** (subsection:reshaping). A mode of the problem may be several modes of the tensors, taken as one. What an atom
+has in them is then any tensor, and not an outer product: joint features are kept, and only groups are disentangled. A
+learner knows nothing of it; whoever reads its loadings undoes it (`atoms`).
+
+**Scaling.** Measurements in different units lie side by side along an axis, and the loss would see the largest alone.
+So each index k of that axis has a factor fₖ: data are multiplied by it before they are learned. Codes are what they
+are; losses are those of the scaled data; loadings are divided when they are shown, so that atoms have the data's own
+units. The factors are given, or fixed by the first minibatch with any energy and kept in the state, as the scale is:
+1/fₖ is the root mean square of the observed cells with index k ("rms"), or their standard deviation ("deviation"),
+which suits what varies little about a large mean. Where that is zero fₖ is 1/rms, and where there is nothing at all,
+one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, prod
+from operator import index
+from typing import Any, Literal
+
+import numpy as np
+
+from stream_ocpdl.errors import ConfigError
+from stream_ocpdl.ocpdl.aggregates import khatri_rao
+from stream_ocpdl.ocpdl.arrays import Array, BigArray, Sparse
+from stream_ocpdl.ocpdl.batch import Batch, fill
+from stream_ocpdl.ocpdl.problem import Problem
+from stream_ocpdl.ocpdl.workers import SERIAL, Workers
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """One factor for each index of an axis: given, or by which measure they are found."""
+
+    axis: int
+    by: Literal["rms", "deviation"] | tuple[float, ...] = "rms"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.axis, int) or isinstance(self.axis, bool) or self.axis < 0:
+            raise ConfigError(f"scaling.axis must be the number of a mode, from 0 on, not {self.axis!r}")
+        if isinstance(self.by, str):
+            if self.by not in ("rms", "deviation"):
+                raise ConfigError(f"scaling.by must be 'rms', 'deviation' or a list of factors, not {self.by!r}")
+            return
+        try:
+            object.__setattr__(self, "by", tuple(float(factor) for factor in self.by))
+        except (TypeError, ValueError):
+            raise ConfigError(f"scaling.by must be 'rms', 'deviation' or a list of factors, not {self.by!r}") from None
+        if not all(0 < factor < inf for factor in self.by):
+            raise ConfigError(f"scaling.by must have positive, finite factors, not {list(self.by)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The shape of tensors as they come, which of their modes are one mode of the problem, and their units.
+
+    Groups need not be in order, nor their modes; without any, each mode is one by itself.
+
+    >>> layout = Layout((36, 24, 4), groups=((0, 1), (2,)))
+    >>> layout.grouped, [T.shape for T in layout.ungrouped([np.ones((864, 5)), np.ones((4, 5))])]
+    ((864, 4), [(36, 24, 5), (4, 5)])
+    """
+
+    shape: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...] = ()
+    scaling: Scaling | None = None
+
+    def __post_init__(self) -> None:
+        modes = range(len(self.shape))
+        try:
+            groups = tuple(tuple(index(mode) for mode in group) for group in self.groups) or tuple((m,) for m in modes)
+        except TypeError:
+            raise ConfigError(f"groups must be lists of modes, such as [[0, 1], [2]], not {self.groups!r}") from None
+        if sorted(sum(groups, ())) != list(modes) or not all(groups):
+            wanted = f"each of the modes 0 to {len(modes) - 1} once" if modes else "the modes of a shape"
+            raise ConfigError(f"groups must have {wanted}, such as [[0, 1], [2]], not {[list(g) for g in groups]}")
+        object.__setattr__(self, "shape", tuple(self.shape))
+        object.__setattr__(self, "groups", groups)
+        if self.scaling is None:
+            return
+        if self.scaling.axis >= len(self.shape):
+            raise ConfigError(f"scaling.axis is {self.scaling.axis}; the last mode is {len(self.shape) - 1}")
+        sizes = {len(self.scaling.by)} if not isinstance(self.scaling.by, str) else set()
+        if sizes - {self.shape[self.scaling.axis]}:
+            size = self.shape[self.scaling.axis]
+            raise ConfigError(f"scaling.by has {sizes.pop()} factors; axis {self.scaling.axis} has {size} indices")
+
+    # ── groups ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The modes as they stand in the groups."""
+        return sum(self.groups, ())
+
+    @property
+    def plain(self) -> bool:
+        """Whether tensors are learned just as they come."""
+        return self.scaling is None and self.groups == tuple((mode,) for mode in range(len(self.shape)))
+
+    @property
+    def grouped(self) -> tuple[int, ...]:
+        """The shape of the problem."""
+        return tuple(prod(self.shape[mode] for mode in group) for group in self.groups)
+
+    def fold(self, T: BigArray) -> BigArray:
+        """A tensor, or with its batch in front a minibatch, in the shape of the problem; copied only if it must be."""
+        rest = T.shape[: T.ndim - len(self.shape)]
+        axes = (*range(len(rest)), *(len(rest) + mode for mode in self.order))
+        return T.transpose(axes).reshape(*rest, *self.grouped)
+
+    def unfold(self, T: BigArray) -> BigArray:
+        """The same undone."""
+        rest = T.shape[: T.ndim - len(self.groups)]
+        back = (*range(len(rest)), *(len(rest) + int(k) for k in np.argsort(self.order)))
+        return T.reshape(*rest, *(self.shape[mode] for mode in self.order)).transpose(back)
+
+    def fold_row(self, row: BigArray | Sparse) -> BigArray | Sparse:
+        """A tensor as it came, whichever its layout, in the shape of the problem."""
+        if not isinstance(row, Sparse):
+            return self.fold(row)
+        if self.order == tuple(range(len(self.shape))):
+            return row._replace(shape=self.grouped)
+        places = np.unravel_index(row.indices, self.shape)
+        sizes = tuple(self.shape[mode] for mode in self.order)
+        indices = np.ravel_multi_index(tuple(places[mode] for mode in self.order), sizes)
+        ascending = np.argsort(indices, kind="stable")
+        return Sparse(self.grouped, indices[ascending].astype(np.int64), row.values[ascending])
+
+    def ungrouped(self, loadings: Sequence[Array]) -> list[Array]:
+        """Each loading matrix with its modes apart: (I, J, …, R) for a group of several."""
+        return [
+            np.asarray(U).reshape(*(self.shape[mode] for mode in group), -1)
+            for U, group in zip(loadings, self.groups, strict=True)
+        ]
+
+    def atoms(self, loadings: Sequence[Array]) -> Array:
+        """All atoms (R, I₁…Iₙ), in the shape of the tensors: rank one between groups, anything inside of one."""
+        R = loadings[0].shape[1]
+        return self.unfold(np.ascontiguousarray(khatri_rao(loadings, R).T).reshape(R, *self.grouped))
+
+    # ── units ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def factors(self, X: BigArray) -> tuple[float, ...]:
+        """The factors: those given, or those that a minibatch in the shape of the problem fixes; none if neither.
+
+        Only the cells are asked, in one order: the same minibatch has the same factors to the last bit.
+        """
+        if self.scaling is None:
+            return ()
+        if not isinstance(self.scaling.by, str):
+            return self.scaling.by
+        cells = np.moveaxis(self.unfold(X), 1 + self.scaling.axis, 0).reshape(self.shape[self.scaling.axis], -1)
+        found = [_unit(row[~np.isnan(row)].astype(np.float64), self.scaling.by) for row in cells]
+        return tuple(1.0 / unit if unit > 0.0 else 1.0 for unit in found) if any(found) else ()
+
+    def scaled(self, X: BigArray, factors: Sequence[float]) -> BigArray:
+        """X (…, grouped), multiplied; a new array."""
+        mode, v = self._along(factors)
+        return np.asarray(X * v.astype(X.dtype).reshape(-1, *(1 for _ in self.groups[mode + 1 :])))
+
+    def unscaled(self, X: BigArray, factors: Sequence[float]) -> BigArray:
+        """X (…, grouped), divided; X itself where nothing is scaled."""
+        if not factors:
+            return X
+        mode, v = self._along(factors)
+        return np.asarray(X / v.reshape(-1, *(1 for _ in self.groups[mode + 1 :])))
+
+    def outward(self, loadings: Sequence[Array], factors: Sequence[float]) -> Sequence[Array]:
+        """Loadings in the units of the data: divided where the scaled axis is."""
+        return self._each(loadings, factors, np.divide)
+
+    def inward(self, loadings: Sequence[Array], factors: Sequence[float]) -> Sequence[Array]:
+        """The same undone."""
+        return self._each(loadings, factors, np.multiply)
+
+    def _each(self, loadings: Sequence[Array], factors: Sequence[float], change: Any) -> Sequence[Array]:
+        if not factors:
+            return loadings
+        mode, v = self._along(factors)
+        return tuple(change(U, v[:, None]) if i == mode else U for i, U in enumerate(loadings))
+
+    def _along(self, factors: Sequence[float]) -> tuple[int, Array]:
+        """The mode of the problem that the scaled axis is in, and the factor of each of its indices."""
+        if self.scaling is None:
+            raise ConfigError("there are factors, but no axis that is scaled")
+        mode = next(i for i, group in enumerate(self.groups) if self.scaling.axis in group)
+        group = self.groups[mode]
+        sizes = [self.shape[m] if m == self.scaling.axis else 1 for m in group]
+        whole = np.ones([self.shape[m] for m in group]) * np.asarray(factors, np.float64).reshape(sizes)
+        return mode, whole.reshape(-1)
+
+
+def in_units(
+    layout: Layout, problem: Problem, factors: tuple[float, ...], batch: Batch, workers: Workers = SERIAL
+) -> tuple[tuple[float, ...], Batch, dict[int, str]]:
+    """The factors, fixed now if they were not; the minibatch multiplied by them, in its own memory; and who is refused.
+
+    A minibatch without energy fixes nothing, and is what it was.
+    """
+    factors = factors or layout.factors(batch.X)
+    if not factors:
+        return factors, batch, {}
+    return factors, *fill(problem, list(layout.scaled(batch.X, factors)), batch.X, workers)
+
+
+def _unit(cells: Array, by: str) -> float:
+    """What is one, for cells of one unit: their standard deviation, or root mean square; zero without any."""
+    if len(cells) == 0:
+        return 0.0
+    deviation = float(np.std(cells)) if by == "deviation" else 0.0
+    return deviation if deviation > 0.0 else float(np.sqrt(np.mean(np.square(cells))))
