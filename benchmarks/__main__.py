@@ -14,8 +14,20 @@ from stream_ocpdl.fingerprint import conditions
 
 RESULTS = Path(__file__).parent / "results"
 
-NAMES = ("limit", "peers", "matrices", "growth", "cold", "schedules", "weather", "messages", "recovery", "throughput")
-NAMES += ("soak",)
+NAMES = (
+    "limit",
+    "peers",
+    "matrices",
+    "sparse",
+    "growth",
+    "cold",
+    "schedules",
+    "weather",
+    "messages",
+    "recovery",
+    "throughput",
+    "soak",
+)
 """In the order in which they run."""
 
 
@@ -27,8 +39,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all if none is given")
     parser.add_argument("--quick", action="store_true", help="short runs: for a look, not for figures")
     parser.add_argument("--authors", type=Path, metavar="PATH", help="a checkout of HanbaekLyu/OnlineCPDL, for peers")
-    where = os.environ.get("OCPDL_DATA")
-    parser.add_argument("--data", type=Path, metavar="PATH", default=where, help="data of weather; or OCPDL_DATA")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="PATH",
+        default=os.environ.get("OCPDL_DATA"),
+        help="data of weather and sparse, a file or a folder; OCPDL_DATA if it is not given",
+    )
     given = parser.parse_args(arguments)
     unknown = set(given.names) - set(NAMES)
     if unknown:

@@ -87,5 +87,5 @@ def tags(nonnegative: bool, gaps: bool) -> Any:
         estimator_type=None,
         target_tags=TargetTags(required=False),
         transformer_tags=TransformerTags(preserves_dtype=["float64"]),
-        input_tags=InputTags(three_d_array=True, positive_only=nonnegative, allow_nan=gaps),
+        input_tags=InputTags(three_d_array=True, sparse=True, positive_only=nonnegative, allow_nan=gaps),
     )

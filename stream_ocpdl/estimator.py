@@ -1,21 +1,28 @@
 """The learner for everyday use, without Kafka, with scikit-learn's verbs."""
 
 from math import prod
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 
 from stream_ocpdl.conventions import Conventions, not_fitted, seed_of, tags
 from stream_ocpdl.errors import ConfigError, DataError, StateError
-from stream_ocpdl.ocpdl.arrays import Array, BigArray
-from stream_ocpdl.ocpdl.batch import as_array, gather, read_batch
+from stream_ocpdl.ocpdl.arrays import Array, BigArray, Sparse
+from stream_ocpdl.ocpdl.batch import as_array, gather
+from stream_ocpdl.ocpdl.batch import read_batch as read_whole
 from stream_ocpdl.ocpdl.constraints import Constraint
+from stream_ocpdl.ocpdl.coordinates import shape_of, tensors_of
+from stream_ocpdl.ocpdl.entries import SparseBatch, read_batch
 from stream_ocpdl.ocpdl.heldout import code_observed, explained, hide
 from stream_ocpdl.ocpdl.learner import Learner, advance
 from stream_ocpdl.ocpdl.problem import WEIGHTS, Problem
 from stream_ocpdl.ocpdl.reshape import Layout, Scaling, in_units
 from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.schedules import Schedule
+from stream_ocpdl.ocpdl.sparse import residuals
+
+Tensors: TypeAlias = BigArray | list[BigArray | Sparse]
+"""An array (b, I₁…Iₙ), or a list of tensors if some are sparse."""
 
 
 class OnlineCPDL(Conventions):
@@ -67,9 +74,10 @@ class OnlineCPDL(Conventions):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Forget everything, then learn X in one pass, in its order, in minibatches of `batch_size`."""
         X = tensors(X)
-        layout = self._layout(X.shape[1:])
+        layout = self._layout(shape_in(X))
         learner = Learner(self._problem(layout, seed_of(self.random_state)))
-        X = read_batch(learner.problem, self._folded(layout, X)).X
+        X = self._folded(layout, X)
+        X = X if isinstance(X, list) else read_whole(learner.problem, X).X
         for start in range(0, len(X), learner.problem.batch_size):
             step = self._step(learner, layout, X[start : start + learner.problem.batch_size])
         self._learned(learner, layout, step)
@@ -110,9 +118,12 @@ class OnlineCPDL(Conventions):
     def score(self, X: Any, y: Any = None) -> float:
         """The share of X's energy that its reconstruction explains: 1 − ‖X − X̂‖²/‖X‖² over the observed cells."""
         learner = self._fitted()
-        if not self.layout_.plain:
+        if not self.layout_.plain and not isinstance(tensors(X), list):
             return explained(X, as_array(X, "X") - self.inverse_transform(self.transform(X)))
         batch = read_batch(learner.problem, self._inward(X))
+        if isinstance(batch, SparseBatch):
+            left = residuals(learner.state.loadings, batch, learner.code(batch).H).sum()
+            return 1.0 - float(left) / batch.energy if batch.energy > 0.0 else 0.0
         rest = batch.X - self.inverse_transform(self.transform(batch.X))
         return 1.0 - float(np.nansum(rest * rest)) / batch.energy if batch.energy > 0.0 else 0.0
 
@@ -181,11 +192,11 @@ class OnlineCPDL(Conventions):
         given = {name: value for name, value in self.get_params().items() if name not in others}
         return Problem(shape=layout.grouped, seed=seed, **given)
 
-    def _present(self, X: BigArray) -> tuple[Learner, Layout]:
+    def _present(self, X: Tensors) -> tuple[Learner, Layout]:
         """The learner of the next step: a new one, the one there is, or that on other parameters."""
         learner: Learner | None = self.__dict__.get("learner_")
         if learner is None:
-            layout = self._layout(X.shape[1:])
+            layout = self._layout(shape_in(X))
             return Learner(self._problem(layout, seed_of(self.random_state))), layout
         fitting(X, self.layout_.shape, type(self).__name__)
         if all(value is self._given[name] for name, value in self.get_params().items()):
@@ -207,23 +218,27 @@ class OnlineCPDL(Conventions):
         """X in the shape of the problem; whether it has its own, that is for others to say."""
         if layout.plain:
             return X
-        array = as_array(X, "X")
-        if array.shape[1:] != layout.shape:
-            raise DataError(f"X has shape {array.shape}; tensors of this model have shape {layout.shape}")
-        return layout.fold(array)
+        for shape in {row.shape for row in X}:
+            if shape != layout.shape:
+                raise DataError(f"X has tensors of shape {shape}; those of this model have shape {layout.shape}")
+        return [layout.fold_row(row) for row in X] if isinstance(X, list) else layout.fold(X)
 
     def _inward(self, X: Any) -> Any:
         """X as the learner has it, on the factors that are known."""
         factors = self._fitted().state.factors
         folded = self._folded(self.layout_, fitting(tensors(X), self.layout_.shape, type(self).__name__))
-        return self.layout_.scaled(np.asarray(folded, np.float64), factors) if factors else folded
+        if not factors:
+            return folded
+        if isinstance(folded, list):
+            folded = gather(self._fitted().problem, folded)[0].X
+        return self.layout_.scaled(np.asarray(folded, np.float64), factors)
 
     @staticmethod
     def _step(learner: Learner, layout: Layout, X: Any) -> Step:
         """A step, with the factors fixed if they were not; one that fails has not happened."""
         if layout.scaling is None:
             return learner.step(X)
-        batch, _ = gather(learner.problem, list(read_batch(learner.problem, X).X))
+        batch, _ = gather(learner.problem, X if isinstance(X, list) else list(read_whole(learner.problem, X).X))
         factors, batch, refused = in_units(layout, learner.problem, learner.state.factors, batch)
         for reason in refused.values():
             raise DataError(reason)
@@ -244,10 +259,18 @@ class OnlineCPDL(Conventions):
         return learner
 
 
-def tensors(X: Any) -> BigArray:
-    """X as an array (b, I₁…Iₙ), also where it came as Python objects; or what is wrong with it."""
-    if hasattr(X, "toarray"):
-        raise DataError("X is sparse, and dense data are needed: X.toarray()")
+def shape_in(X: Tensors) -> tuple[int, ...]:
+    """The shape of a tensor."""
+    return X[0].shape if isinstance(X, list) else X.shape[1:]
+
+
+def tensors(X: Any) -> Tensors:
+    """X as an array (b, I₁…Iₙ), also where it came as Python objects, or its tensors; or what is wrong with it."""
+    shape = shape_of(X)
+    if shape is not None:
+        if len(shape) < 2 or 0 in shape:
+            raise DataError(f"X has shape {shape}; a minibatch has shape (b, I₁, …, Iₙ), none of them zero")
+        return tensors_of(shape[1:], X) or []
     kind = getattr(getattr(X, "dtype", None), "kind", "")
     if kind == "c":
         raise DataError(f"X has dtype {X.dtype}. Complex data not supported")
@@ -260,10 +283,10 @@ def tensors(X: Any) -> BigArray:
     return array
 
 
-def fitting(X: BigArray, shape: tuple[int, ...], name: str) -> BigArray:
+def fitting(X: Tensors, shape: tuple[int, ...], name: str) -> Tensors:
     """The same, if its tensors have this shape; tables, where they have not, are told so in scikit-learn's words."""
-    if X.ndim == 2 and len(shape) == 1 and X.shape[1:] != shape:
-        raise DataError(f"X has {X.shape[1]} features, but {name} is expecting {shape[0]} features as input")
+    if len(shape_in(X)) == 1 == len(shape) and shape_in(X) != shape:
+        raise DataError(f"X has {shape_in(X)[0]} features, but {name} is expecting {shape[0]} features as input")
     return X
 
 

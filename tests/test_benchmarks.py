@@ -6,7 +6,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from benchmarks import compare, weather
+from benchmarks import compare, sparse, weather
 from benchmarks.limit import Case
 from benchmarks.measure import finite, slope, spread, table, time_to
 from benchmarks.races import OURS, results
@@ -167,3 +167,30 @@ def test_the_weather_in_the_small(capsys, tmp_path):
         weather.between_the_hours(np.where(random.random(line.shape) < 0.2, np.nan, line))[:, :, 5:20], line[:, :, 5:20]
     )
     assert weather.run(weather.Options(data=tmp_path)) == []
+
+
+def test_slices_of_a_sparse_tensor(tmp_path):
+    """A file, or a folder of files, of coordinates in any order: its slices along the last mode, empty ones as well."""
+    X = np.zeros((3, 4, 5))
+    X[2, 1, 4], X[0, 3, 4], X[1, 1, 0] = 1.0, 2.0, 3.0
+    i, j, k = (places[::-1] for places in np.nonzero(X))
+    np.savez(tmp_path / "small_coo.npz", shape=X.shape, i=i, j=j, k=k, v=X[i, j, k])
+
+    for path in (tmp_path, tmp_path / "small_coo.npz"):
+        (case,) = sparse.cases(path)
+        assert (case.name, case.shape, case.share) == ("small_coo", (3, 4), 3 / 60)
+        for k, tensor in enumerate(case.tensors):
+            assert tensor.indices.tolist() == np.flatnonzero(X[..., k]).tolist()
+            assert tensor.values.tolist() == X[..., k][X[..., k] != 0].tolist()
+
+
+def test_sparse_and_whole_are_measured_on_the_same():
+    """In the small: both ways learn the same, every ratio is there, and the tensor is as sparse as it was asked for."""
+    case = sparse.drawn((8, 60, 30), 0.05, 3)
+    row = sparse.measure(case, 2, "float64", 10, 1)
+
+    assert len(case.tensors) == 30
+    assert 0.02 < case.share <= 0.05
+    assert row["apart"] < 1e-9
+    assert all(row[name] > 0 for name in (*sparse.RATIOS, "parts_ms", "pass_ms", "whole_parts_ms", "whole_pass_ms"))
+    assert {*sparse.KEYS, *sparse.COLUMNS} <= set(row)

@@ -271,7 +271,7 @@ def test_bad_layouts_are_named(arguments, reason):
 def test_tensors_of_another_shape_are_refused():
     """Also those that have as many cells."""
     model = run(((0, 1), (2,)))
-    with pytest.raises(DataError, match=r"X has shape"):
+    with pytest.raises(DataError, match=r"X has tensors of shape"):
         model.partial_fit(np.ones((8, 4, 5, 3)))
-    with pytest.raises(DataError, match=r"X has shape"):
+    with pytest.raises(DataError, match=r"X has tensors of shape"):
         model.transform(np.ones((8, 20, 3)))

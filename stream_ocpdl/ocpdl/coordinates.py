@@ -13,7 +13,6 @@ import numpy as np
 from stream_ocpdl.errors import DataError
 from stream_ocpdl.ocpdl.arrays import BigArray, Sparse
 from stream_ocpdl.ocpdl.batch import as_array
-from stream_ocpdl.ocpdl.problem import Problem
 
 
 def as_sparse(value: Any, name: str) -> Sparse | None:
@@ -36,8 +35,8 @@ def as_sparse(value: Any, name: str) -> Sparse | None:
         if value.fill_value != 0:
             raise DataError(f"{name} has {value.fill_value} where it has no entry; zero is needed")
         return _located(value.coords, value.data, value.shape, name)
-    if type(value) is tuple and len(value) == 3 and isinstance(value[2], tuple) and np.ndim(value[1]) == 1:
-        return _located(*value, name)
+    if _is_entries(value):
+        return _located(value[0], value[1], value[2], name)
     return None
 
 
@@ -65,28 +64,42 @@ def _ascending(shape: tuple[int, ...], indices: Any, values: BigArray, name: str
     return Sparse(shape, places.astype(np.int64), sums)
 
 
-def tensors_of(problem: Problem, X: Any) -> list[BigArray | Sparse] | None:
+def shape_of(X: Any) -> tuple[int, ...] | None:
+    """(b, I₁ … Iₙ) of a minibatch that is sparse, or some of whose tensors are; None if none is."""
+    if _has_sparse(X):
+        return len(X), *(X[0][2] if _is_entries(X[0]) else X[0].shape)
+    found = None if isinstance(X, list) else as_sparse(X, "X")
+    return None if found is None else tuple(map(int, found.shape))
+
+
+def tensors_of(shape: tuple[int, ...], X: Any) -> list[BigArray | Sparse] | None:
     """The tensors of a minibatch that is sparse, or some of whose tensors are; None if none is.
 
     A sparse array X (b, I₁…Iₙ), such as SciPy's matrices (b, I₁) where tensors have one mode; or a list of tensors.
     """
-    if isinstance(X, list) and any(isinstance(row, Sparse) or hasattr(row, "tocoo") or _is_entries(row) for row in X):
+    if _has_sparse(X):
         return [found if (found := as_sparse(row, "X")) is not None else as_array(row, "X") for row in X]
     whole = None if isinstance(X, list) else as_sparse(X, "X")
     if whole is None:
         return None
-    if len(whole.shape) != problem.modes + 1 or tuple(whole.shape[1:]) != problem.shape:
-        expected = ", ".join(["b", *map(str, problem.shape)])
+    if tuple(whole.shape[1:]) != shape or len(whole.shape) != len(shape) + 1:
+        expected = ", ".join(["b", *map(str, shape)])
         raise DataError(f"X has shape {tuple(whole.shape)}; a minibatch of this problem has shape ({expected})")
-    size, b = prod(problem.shape), whole.shape[0]
+    size, b = prod(shape), whole.shape[0]
     if len(whole.indices) and not (whole.indices[0] >= 0 and whole.indices[-1] < b * size):
-        raise DataError(f"X has indices from {whole.indices[0]} to {whole.indices[-1]}; they must be below {b * size}")
+        raise DataError(f"X has indices from {whole.indices[0]} to {whole.indices[-1]}; cells are 0 to {b * size - 1}")
     ends = np.searchsorted(whole.indices, np.arange(b + 1) * size)
     return [
-        Sparse(problem.shape, whole.indices[lo:hi] - j * size, whole.values[lo:hi])
-        for j, (lo, hi) in enumerate(pairwise(ends))
+        Sparse(shape, whole.indices[lo:hi] - j * size, whole.values[lo:hi]) for j, (lo, hi) in enumerate(pairwise(ends))
     ]
 
 
-def _is_entries(row: Any) -> bool:
-    return type(row) is tuple and len(row) == 3 and isinstance(row[2], tuple)
+def _has_sparse(X: Any) -> bool:
+    return isinstance(X, list) and any(
+        isinstance(row, Sparse) or hasattr(row, "tocoo") or hasattr(row, "fill_value") or _is_entries(row) for row in X
+    )
+
+
+def _is_entries(value: Any) -> bool:
+    """(coordinates, values, shape)."""
+    return type(value) is tuple and len(value) == 3 and isinstance(value[2], tuple)

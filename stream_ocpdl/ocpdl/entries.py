@@ -24,11 +24,11 @@ from stream_ocpdl.ocpdl.kernels import SUMS, total
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
-CELLS = 1 << 18
-"""Cells of a minibatch below which it is learned as a whole: that takes one call, and a millisecond at most."""
+CELLS = 1 << 20
+"""Cells of a minibatch below which it is learned as a whole: that takes few calls, and milliseconds."""
 
-CELLS_AN_ENTRY = 12
-"""Cells for each entry, at least, for entries to be few: to look one up takes as long as to go over some cells."""
+CELLS_AN_ENTRY = 25
+"""Cells for each entry, at least, for entries to be few: to look one up takes as long as to go over so many cells."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,7 +100,7 @@ def open_batch(problem: Problem, X: Any) -> AnyBatch:
         if X.shape != problem.shape or X.values.dtype != problem.dtype:
             raise DataError(f"the batch has {X.values.dtype} tensors of shape {X.shape}: it is of another problem")
         return X
-    tensors = tensors_of(problem, X)
+    tensors = tensors_of(problem.shape, X)
     if tensors is None:
         return open_whole(problem, X)
     batch, refusals = collect(problem, tensors)
@@ -125,11 +125,11 @@ def collect(
 
     A batch with a refused row is of no use, but all its rows are checked. `room` has memory for a whole one.
     """
+    if len(rows) == 0:
+        raise DataError("X is empty: a minibatch has at least one tensor")
     found = join(problem, rows, workers) if are_few(rows, problem) else None
     if found is not None:
         return found
-    if len(rows) == 0:
-        raise DataError("X is empty: a minibatch has at least one tensor")
     place = arrays.empty((len(rows), *problem.shape), problem.dtype) if room is None else room(len(rows))
     return fill(problem, rows, place, workers)
 
@@ -146,6 +146,9 @@ def join(
     problem: Problem, rows: Sequence[Sparse], workers: Workers = SERIAL
 ) -> tuple[SparseBatch, dict[int, str]] | None:
     """The minibatch of sparse tensors, and why it cannot be learned, by its row; None if it has missing cells."""
+    for row in rows:
+        if tuple(row.shape) != problem.shape:
+            raise DataError(f"X has shape {tuple(row.shape)}; a tensor of this problem has shape {problem.shape}")
     refusals = {j: reason for j, row in enumerate(rows) if (reason := _mismatch(row)) is not None}
     fit = [row if j not in refusals else Sparse(row.shape, NONE, np.empty(0)) for j, row in enumerate(rows)]
     starts = np.cumsum([0, *(len(row.indices) for row in fit)])

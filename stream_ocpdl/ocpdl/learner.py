@@ -64,7 +64,7 @@ class Learner:
         self.in_place = in_place
 
     def step(self, X: Any) -> Step:
-        """Learn a minibatch X (b, I₁…Iₙ). If this raises, nothing was learned.
+        """Learn a minibatch X (b, I₁…Iₙ), dense or sparse (`coordinates`). If this raises, nothing was learned.
 
         In place a step takes no memory and less time; states that were asked for before are void then, and so is the
         learner if a step has a result that is not finite.
