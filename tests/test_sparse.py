@@ -354,6 +354,16 @@ def test_warm_up_compiles_both_ways(monkeypatch):
     assert not seen
 
 
+def test_warm_up_takes_no_whole_minibatch():
+    """A sparse stream may have minibatches that would not fit the memory as a whole: warming up needs none."""
+    tracemalloc.start()
+    warm_up(Problem(shape=(100, 1000), rank=30, batch_size=500))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 8 * 100 * 1000 * 500 / 4
+
+
 # ── what others have ───────────────────────────────────────────────────────────────────────────────────────────
 
 

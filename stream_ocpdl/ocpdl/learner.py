@@ -19,6 +19,7 @@ import numpy as np
 from stream_ocpdl.errors import NumericError
 from stream_ocpdl.ocpdl import fused, kernels, onepass, rows, small, sparse
 from stream_ocpdl.ocpdl.aggregates import (
+    SMALL,
     Aggregates,
     Intermediate,
     absorb,
@@ -166,10 +167,11 @@ def warm_up(problem: Problem, workers: Workers = SERIAL) -> None:
     """Two steps on data that mean nothing, so that everything is compiled, or loaded, before the first that counts."""
     learner = Learner(problem, workers=workers, in_place=True)
     random = np.random.default_rng(0)
+    most = 2 + SMALL // (problem.rank * prod(problem.shape))  # more take no other way, and may not fit the memory
+    few = [Sparse(problem.shape, NONE, np.empty(0))] * problem.batch_size
     for _ in range(2):
-        X = random.random((problem.batch_size, *problem.shape), np.float32)
+        X = random.random((min(problem.batch_size, most), *problem.shape), np.float32)
         learner.step(collect(problem, list(X), workers)[0])
-        few = [Sparse(problem.shape, NONE, X[0, :0]) for _ in X]
         if are_few(few, problem):
             learner.step(collect(problem, few, workers)[0])
 
