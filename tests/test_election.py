@@ -10,6 +10,7 @@ import time
 import uuid
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from stream_ocpdl.errors import IMPATIENT, BrokerError, ConfigError, LineageErro
 from stream_ocpdl.evidence import examine
 from stream_ocpdl.ocpdl.workers import SERIAL
 from stream_ocpdl.stream import kafka, pipeline, recovery
+from stream_ocpdl.stream.checkpoint import NoStore
 from stream_ocpdl.stream.following import Follower
 from stream_ocpdl.stream.kafka import Connection, Election, committed
 from stream_ocpdl.stream.messages import JournalRecord, Tensor
@@ -379,6 +381,78 @@ def test_a_follower_writes_nothing_and_its_fault_is_nobodys(model, monkeypatch):
             owner.end()
             assert other.has("^ready at step 20").fields["standby"] == "cold"
     model.check()
+
+
+def test_a_standby_that_is_ended_in_the_middle_of_its_rebuild(model, monkeypatch):
+    """It stops after the record that it is at, says nothing, has nothing to be taken over, and is gone."""
+    model.feed(20)
+    with members(model, 1, standby="cold") as (owner,):
+        assert eventually(model.learned)
+        owner.end()
+    at, go_on, records = threading.Event(), threading.Event(), []
+    replay = recovery.replay
+
+    def slow(*arguments):
+        records.append(arguments)
+        if len(records) == 5:
+            at.set()
+            assert go_on.wait(30)
+        return replay(*arguments)
+
+    said, before = [], own()
+    work = ShardWork(model.settings, *plans(model), model.connection, SERIAL, said.append)
+    monkeypatch.setattr(ShardWork, "_store", lambda *_: NoStore())
+    monkeypatch.setattr(recovery, "replay", slow)
+    standby = work.follow(0)
+    assert at.wait(30)
+    standby.end()
+    go_on.set()
+
+    assert standby.take_over() is None
+    assert len(records) == 5
+    assert said == []
+    records.clear()
+    assert eventually(lambda: own() <= before)
+
+
+@pytest.mark.model(shards=2)
+def test_replicas_come_and_go_and_leave_nothing_behind(model):
+    """Terms begin and end, standbys follow and are let go: the owner has the same threads and files after all of it."""
+    counts = []
+    with members(model, 1) as (owner,):
+        for turn in range(5):
+            owner.has("^ready", 30)
+            model.feed(5)
+            with members(model, 2) as others:  # one of them gets a shard, and one is a standby
+                assert eventually(lambda others=others: any(other.count("^standby$") for other in others))
+                assert eventually(lambda others=others: any(other.count("^ready") for other in others))
+                model.feed(5)
+                assert eventually(model.learned)
+            assert eventually(lambda turn=turn: owner.count("^ready") >= 3 + turn), owner.said  # one shard came back
+            assert eventually(model.learned)
+            counts.append(settled(own))
+    assert counts[-1] <= max(counts[:2]), counts
+    model.check()
+
+
+def plans(model):
+    return model.settings.plan(), model.settings.rhythm()
+
+
+def own():
+    """Threads and open files of this process, also those of librdkafka."""
+    return tuple(len(list(Path("/proc/self", which).iterdir())) for which in ("task", "fd"))
+
+
+def settled(ask, seconds=1.0):
+    """What a question is answered with for a while."""
+    answer, since = ask(), time.monotonic()
+    while time.monotonic() - since < seconds:
+        time.sleep(0.05)
+        now = ask()
+        if now != answer:
+            answer, since = now, time.monotonic()
+    return answer
 
 
 # ── what does not go together ──────────────────────────────────────────────────────────────────────────────────

@@ -109,6 +109,36 @@ def test_a_topic_that_was_made_anew(learned):  # noqa: F811
     assert learned.live(until=lambda _: True) == digest
 
 
+@pytest.mark.parametrize("policy", ["resume", "fail"])
+def test_a_topic_that_is_made_anew_while_it_runs(learned, monkeypatch, policy):  # noqa: F811
+    """Noticed in the same life: it goes on from the beginning of the new one, or ends and says what to do. All that was
+    learned of the old one stays, and so does what is published.
+    """
+    monkeypatch.setattr("stream_ocpdl.stream.service.LOOK", 0.5)
+    learned.set(on_lost_input=policy)
+    began, done = time.monotonic(), []
+
+    def until(positions):
+        if not done:
+            done.append("made anew")
+            make_anew(learned)
+            learned.feed()
+        return positions == {0: 10, 1: 10} or time.monotonic() - began > 60
+
+    if policy == "fail":
+        with pytest.raises(LineageError, match=r"deleted and made anew.*--set on_lost_input=resume"):
+            learned.live(until=until)
+        assert events(learned, "lost") == []
+        assert learned.last().N == 40
+        return
+    digest = learned.live(until=until)
+    (noted,) = events(learned, "lost")
+    assert (noted.resume, noted.lost, noted.base) == ({0: 0, 1: 0}, None, None)
+    assert learned.last().N == len(codes(learned)) == 60
+    learned.set(on_lost_input="fail")
+    assert learned.live(until=lambda _: True) == digest
+
+
 def test_partitions_that_were_added(learned):  # noqa: F811
     """They are read from their beginning."""
     widen(learned, 3)
