@@ -61,7 +61,8 @@ class Past:
 
     def audit(self, published: Iterable[Published]) -> "Audit":
         """Replay all that can be, and compare it with the snapshots that were published."""
-        known = {one.snapshot.version: (one.snapshot.software, sha256(one.value).digest()) for one in published}
+        mine = (one for one in published if one.snapshot.version.shard == self.plan.shard)
+        known = {one.snapshot.version: (one.snapshot.software, sha256(one.value).digest()) for one in mine}
         found, base = Audit(self.plan, self.source.identity, known), self._judged_by(whole_from)
         progress = _Progress(self.say)
 
@@ -103,7 +104,7 @@ class Audit:
     plan: Plan
     identity: str
     published: dict[Version, tuple[str, bytes]]
-    """The software that wrote each, and its SHA-256."""
+    """Of this shard: the software that wrote each, and its SHA-256."""
     agree: list[Version] = field(default_factory=list)
     differ: list[Version] = field(default_factory=list)
     replayed: Recovered | None = None
@@ -122,8 +123,7 @@ class Audit:
     def unchecked(self) -> list[Version]:
         """Those that the replay did not come to."""
         seen = {*self.agree, *self.differ}
-        mine = [version for version in self.published if version.shard == self.plan.shard]
-        return [version for version in mine if version not in seen]
+        return [version for version in self.published if version not in seen]
 
 
 class _Progress:

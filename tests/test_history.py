@@ -71,6 +71,20 @@ def test_choosing_a_version():
         choose(found, "latest", shard=1)
 
 
+def test_a_version_of_another_shard():
+    """Its whole name says which; all else is of the shard that is meant, and so is what an audit counts."""
+    world, _ = learned()
+    found = published(world)
+    other = [replace(one.snapshot, version=one.snapshot.version._replace(shard=1)) for one in found]
+    both = [*found, *(Published(snapshot, 0, snapshot.to_bytes()) for snapshot in other)]
+
+    assert choose(both, "model/1/0/4", "4")[0].snapshot.version == Version("model", 4, 1)
+    assert choose(both, "4", shard=1)[0].snapshot.version == Version("model", 4, 1)
+    assert choose(both, "latest")[0].snapshot.version == Version("model", 12)
+    audit = past(world).audit(both)
+    assert len(audit.published) == len(audit.agree) == len(found)
+
+
 def test_loadings_in_files(tmp_path):
     """What was saved is read; what is no such file, or a pickle, is refused in one line."""
     loadings = [np.random.default_rng(0).random((n, 2)) for n in (3, 11)]
@@ -216,6 +230,7 @@ MISTAKES = {
     "no change": (["reconfigure"], "there is nothing to change"),
     "no weights": (["reconfigure", "--weights", "heavy"], "weights must be"),
     "no radius": (["reconfigure", "--radius", "-1"], "radius must be a positive number"),
+    "no place": (["dlq", "list", "--at", "0:x"], "--at must be a partition and an offset, such as 0:1200, not '0:x'"),
     "less than nothing": (["reconfigure", "--ridge", "-1"], "ridge must be nonnegative"),
 }
 

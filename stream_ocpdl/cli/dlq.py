@@ -55,11 +55,12 @@ def show(
 
     Example: stream-ocpdl dlq list --config service.yaml --reason "not finite" --limit 20
     """
+    choice = Choice(reason, places)
     settings, connection = reached(config, overrides)
     topic = Topics.of(settings.model, settings.topic).dead_letters
     shown: list[dict[str, Any]] = []
     kinds: Counter[str] = Counter()
-    for found in read_letters(connection, topic, Choice(reason, places)):
+    for found in read_letters(connection, topic, choice):
         kinds[found.kind] += 1
         if limit is None or kinds.total() <= limit:
             if as_json:
@@ -101,9 +102,10 @@ def replay(
 
     Example: stream-ocpdl dlq replay --config service.yaml --reason "shape is" --yes
     """
+    choice = Choice(reason, places)
     settings, connection = reached(config, overrides)
     names = Topics.of(settings.model, settings.topic)
-    topic, choice = target or names.input, Choice(reason, places)
+    topic = target or names.input
     since, total = None, 0
     for found in read_letters(connection, names.dead_letters, choice):
         since, total = found.written if since is None else min(since, found.written), total + 1

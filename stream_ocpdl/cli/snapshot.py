@@ -30,9 +30,10 @@ def snapshot() -> None:
     """
 
 
-def found(config: Path | None, overrides: tuple[str, ...]) -> Iterator[Published]:
-    """The snapshots of the model of these settings."""
+def found(config: Path | None, overrides: tuple[str, ...], shard: int = 0) -> Iterator[Published]:
+    """The snapshots of the model of these settings, which has that shard."""
     settings, connection = reached(config, overrides)
+    check_shard(settings, shard)
     return published(connection, settings.topics().snapshots)
 
 
@@ -72,13 +73,16 @@ def row(one: Published) -> dict[str, Any]:
 @with_settings
 @click.argument("version")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the loadings to this .npz file.")
+@with_shard
 @AS_JSON
-def show(config: Path | None, overrides: tuple[str, ...], version: str, out: Path | None, as_json: bool) -> None:
+def show(
+    config: Path | None, overrides: tuple[str, ...], version: str, out: Path | None, shard: int, as_json: bool
+) -> None:
     """One snapshot: the loadings' shapes and norms, the assumption card, positions and axes.
 
     Example: stream-ocpdl snapshot show latest --config service.yaml --out loadings.npz
     """
-    (chosen,) = choose(found(config, overrides), version)
+    (chosen,) = choose(found(config, overrides, shard), version, shard=shard)
     if out is not None:
         save(out, chosen.snapshot.loadings, str(chosen.snapshot.version))
     told = row(chosen) | described(chosen.snapshot)
@@ -134,9 +138,17 @@ def page(told: dict[str, Any]) -> list[str]:
     show_default=True,
     help="The cosine from which on two atoms are the same.",
 )
+@with_shard
 @AS_JSON
 def diff(
-    config: Path | None, overrides: tuple[str, ...], a: str, b: str, atoms: int, threshold: float, as_json: bool
+    config: Path | None,
+    overrides: tuple[str, ...],
+    a: str,
+    b: str,
+    atoms: int,
+    threshold: float,
+    shard: int,
+    as_json: bool,
 ) -> None:
     """What became of the atoms of snapshot A in snapshot B: which drifted furthest, which died, which were born.
 
@@ -145,7 +157,7 @@ def diff(
 
     Example: stream-ocpdl snapshot diff 100 latest --config service.yaml
     """
-    one, other = (chosen.snapshot for chosen in choose(found(config, overrides), a, b))
+    one, other = (chosen.snapshot for chosen in choose(found(config, overrides, shard), a, b, shard=shard))
     told = compared(one, other, match_atoms(one.loadings, other.loadings, threshold), atoms)
     click.echo(json.dumps(told, indent=1) if as_json else "\n".join(comparison(told)))
 

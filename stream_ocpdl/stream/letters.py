@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from stream_ocpdl.errors import BrokerError, DecodeError
+from stream_ocpdl.errors import BrokerError, ConfigError, DecodeError
 from stream_ocpdl.stream.assembly import whole
 from stream_ocpdl.stream.kafka import (
     Connection,
@@ -63,6 +63,11 @@ class Choice:
     """A part of the class or of the reason."""
     places: Collection[str] = ()
     """Where their records were; all if none is given."""
+
+    def __post_init__(self) -> None:
+        for place in self.places:
+            if not re.fullmatch(r"\d+:\d+", place):
+                raise ConfigError(f"--at must be a partition and an offset, such as 0:1200, not {place!r}")
 
     def __contains__(self, found: Letter) -> bool:
         said = f"{found.letter.error}: {found.letter.reason}"

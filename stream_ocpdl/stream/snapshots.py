@@ -39,7 +39,8 @@ def _records(connection: Connection, topic: str) -> Iterator[Record]:
 
 
 def choose(found: Iterable[Published], *wanted: str, shard: int = 0) -> list[Published]:
-    """The snapshots that are meant: `latest`, a step (of the newest epoch that has it), EPOCH/T, or a whole version.
+    """The snapshots that are meant: `latest`, a step (of the newest epoch that has it), EPOCH/T, or a whole version,
+    which names its shard itself.
 
     The others are not kept: there may be many, and large.
     """
@@ -49,8 +50,8 @@ def choose(found: Iterable[Published], *wanted: str, shard: int = 0) -> list[Pub
         version = one.snapshot.version
         if version.shard == shard:
             first, last = first or version, version
-            meant |= {name: one for name in wanted if _is_meant(version, name)}
-    if last is None:
+        meant |= {name: one for name in wanted if _is_meant(version, name, shard)}
+    if last is None and not meant:
         raise ConfigError("no snapshot was published so far")
     for name in wanted:
         if name not in meant:
@@ -61,9 +62,9 @@ def choose(found: Iterable[Published], *wanted: str, shard: int = 0) -> list[Pub
     return [meant[name] for name in wanted]
 
 
-def _is_meant(version: Version, text: str) -> bool:
-    names = ("latest", f"{version.t}", f"{version.epoch}/{version.t}", str(version))
-    return text in names
+def _is_meant(version: Version, text: str, shard: int) -> bool:
+    names = ("latest", f"{version.t}", f"{version.epoch}/{version.t}")
+    return text == str(version) or (version.shard == shard and text in names)
 
 
 def save(path: Path, loadings: Sequence[Array], version: str) -> None:
