@@ -246,6 +246,17 @@ Service._checkpoint = lambda *_: time.sleep(60)
 """
 
 
+def test_who_waits_for_the_kernels_is_told(model, tmp_path):
+    """A first start compiles for a minute or two: that is said, and who does not want to wait need not."""
+    patch = (
+        "import time\nimport stream_ocpdl.cli.run as run\nrun.warm_up = lambda *_: time.sleep(300)\nrun.SILENT = 0.1"
+    )
+    with Life(model, tmp_path, "first", patch) as life:
+        life.has("^compiling the kernels, once on this machine: it takes a minute or two$", seconds=60)
+        life.process.terminate()
+        assert life.process.wait(20) == -signal.SIGTERM
+
+
 def test_a_second_signal_ends_it_at_once(model, tmp_path):
     """Told to stop twice it ends in the middle of what it does, with an exit code of its own; nothing is lost."""
     with Life(model, tmp_path, "impatient", SLOW_END) as life:

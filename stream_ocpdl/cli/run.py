@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -38,6 +39,9 @@ from stream_ocpdl.stream.replicas import Replica
 from stream_ocpdl.stream.service import Pace
 
 log = logging.getLogger("stream_ocpdl")
+
+SILENT = 3.0
+"""Seconds after which those who wait for the kernels are told so."""
 
 
 @click.command()
@@ -97,9 +101,10 @@ def serve(
     for warning in prepare(connection, topics, Scripts(settings.bootstrap_servers, create)):
         log.warning("%s", warning, extra={"topic": warning.topic})
     board.starting = "compiling the kernels"
-    stop = Stop()  # before this there is nothing to finish, and a signal ends the process at once
     with Workers(settings.threads or processors()) as workers:
-        warm_up(plan.problem, workers)
+        with said_after(SILENT, "compiling the kernels, once on this machine: it takes a minute or two"):
+            warm_up(plan.problem, workers)
+        stop = Stop()  # before this there is nothing to finish, and a signal ends the process at once
         work = ShardWork(settings, plan, pace, connection, workers, report, board, at)
         wanted = [topics.input, *topics.outputs(1)]
         with (
@@ -110,6 +115,18 @@ def serve(
             if board.address is not None:
                 log.info("endpoints at %s", board.address)
             Replica(election, work, settings.shards, stop, report, turned=board.turned).run()
+
+
+@contextmanager
+def said_after(seconds: float, text: str) -> Iterator[None]:
+    """Say what takes so long, if it does."""
+    timer = threading.Timer(seconds, log.info, (text,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def report(said: str) -> None:
