@@ -25,6 +25,7 @@ from stream_ocpdl.ocpdl.learner import Learner
 from stream_ocpdl.ocpdl.matching import match_atoms
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.results import Step
+from stream_ocpdl.ocpdl.revival import dead_atoms
 from stream_ocpdl.ocpdl.schedules import Balanced, Constant, PowerLaw
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import Workers
@@ -55,6 +56,7 @@ __all__ = [
     "TensorProducer",
     "Workers",
     "assumption_card",
+    "dead_atoms",
     "fingerprint",
     "match_atoms",
     "read_codes",

@@ -54,6 +54,7 @@ class OnlineCPDL(Conventions):
         batch_size: int = 32,
         dtype: Literal["float64", "float32"] = "float64",
         missing: Literal["reject", "impute"] = "reject",
+        revive: int | None = None,
         groups: tuple[tuple[int, ...], ...] = (),
         scaling: Scaling | None = None,
         random_state: Any = None,
@@ -67,6 +68,7 @@ class OnlineCPDL(Conventions):
         self.batch_size = batch_size
         self.dtype = dtype
         self.missing = missing
+        self.revive = revive
         self.groups = groups
         self.scaling = scaling
         self.random_state = random_state

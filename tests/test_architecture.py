@@ -23,7 +23,7 @@ LAYERS = [
     {"ocpdl.entries"},
     {"ocpdl.sparse"},
     {"ocpdl.missing", "ocpdl.fused", "ocpdl.onepass", "ocpdl.results", "ocpdl.reshape"},
-    {"ocpdl.small"},
+    {"ocpdl.small", "ocpdl.revival"},
     {"ocpdl.learner", "ocpdl.diagnostics", "ocpdl.matching"},
     {"ocpdl.blame", "ocpdl.baselines", "ocpdl.heldout"},
     {"estimator", "stream.messages.framing", "stream.messages.records"},

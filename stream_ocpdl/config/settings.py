@@ -61,6 +61,9 @@ class ProblemSettings(Section):
     missing: Literal["reject", "impute"] = _field(
         Problem, "missing", "Whether a NaN is a mistake, or a cell that was not observed."
     )
+    revive: int | None = _field(
+        Problem, "revive", "Steps after which dead atoms are drawn anew, which leaves the theory; null for never."
+    )
 
 
 class BatchingSettings(Section):

@@ -108,6 +108,8 @@ def _codes_unique(problem: Problem) -> Assumption:
 
 
 def _radius(problem: Problem) -> Verdict:
+    if problem.revive is not None:
+        return Verdict(False, f"every {problem.revive} steps dead atoms are drawn anew, a leap that no weight bounds")
     if problem.radius is None:
         return Verdict(False, "no search radius: the dictionary's movement is not bounded by the weights")
     return Verdict(True, "mode i moves by at most c′ᵢ w_t a step (lem:main_analytic_lemma (ii))")

@@ -80,6 +80,12 @@ class SparseBatch:
         starts = np.cumsum([0, *map(len, chosen)])
         return SparseBatch(self.shape, starts, self.indices[places], self.values[places], self.energies[list(rows)])
 
+    def whole(self, j: int) -> BigArray:
+        """Tensor j with all its cells."""
+        X, mine = np.zeros(self.shape, self.values.dtype), slice(self.starts[j], self.starts[j + 1])
+        X.reshape(-1)[self.indices[mine]] = self.values[mine]
+        return X
+
     def nothing(self) -> "SparseBatch":
         """One tensor of zeros in its stead."""
         return SparseBatch(self.shape, np.zeros(2, np.int64), NONE, self.values[:0], np.zeros(1))

@@ -35,6 +35,7 @@ from stream_ocpdl.ocpdl.missing import complete, encode_observed
 from stream_ocpdl.ocpdl.problem import Problem, Sets
 from stream_ocpdl.ocpdl.quadratic import objective, product
 from stream_ocpdl.ocpdl.results import Coding, Step, Update, Updated
+from stream_ocpdl.ocpdl.revival import revive
 from stream_ocpdl.ocpdl.solvers import Solution, box_solver, minimise_near
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
@@ -105,7 +106,10 @@ def advance(
         found = learn(problem, sets, state, batch, w, workers, consume)
     coding, aggregates, loadings, update, folded = found
     next_state = State(t, N, state.scale, state.at_bound + coding.at_bound, loadings, aggregates, folded, state.factors)
-    return next_state, Step(t, N, w, coding, update)
+    if problem.revive is None:
+        return next_state, Step(t, N, w, coding, update)
+    next_state, revived = revive(problem, sets, next_state, batch, coding, w)
+    return next_state, Step(t, N, w, coding, update, revived)
 
 
 Learned: TypeAlias = tuple[Coding, Aggregates, Sequence[Array], Update, Folded | None]

@@ -12,7 +12,7 @@ means nothing. Then columns have norm at most one, and the penalty itself bounds
 """
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import ceil, inf, isfinite, prod, sqrt
 from operator import index
 from typing import Literal
@@ -34,6 +34,10 @@ MARGIN = 4.0
 
 ROOMY = 1e6
 """The automatic bound of a code, in units of the codes of the first minibatch."""
+
+
+LATER = ("revive",)
+"""What came to problems after there were journals of them: it changes no digest while it has its default."""
 
 
 STREAM = 0x0C9D
@@ -81,6 +85,8 @@ class Problem:
     tolerance: the relative residual at which a sub-problem counts as solved.
     missing: what a NaN is. "reject": a mistake, and its tensor is refused; "impute": a cell that was not observed,
         left out of coding and losses, and filled from code and dictionary before it is learned (module `missing`).
+    revive: after how many steps, each time, dead atoms are drawn anew (module `revival`), which leaves the theory;
+        None for never.
 
     >>> Problem(shape=(4, 5), rank=0)
     Traceback (most recent call last):
@@ -100,6 +106,7 @@ class Problem:
     seed: int = 0
     tolerance: float = 1e-10
     missing: Literal["reject", "impute"] = "reject"
+    revive: int | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -112,6 +119,9 @@ class Problem:
             whole = isinstance(value, WHOLE) and not isinstance(value, bool)
             _require(whole and value >= least, name, f"a whole number, at least {least}", value)
             object.__setattr__(self, name, int(value))
+        k = self.revive
+        every = isinstance(k, WHOLE) and not isinstance(k, bool) and k >= 1
+        _require(k is None or every, "revive", "a whole number of steps, at least 1, or None", k)
         for name in ("sparsity", "ridge", "tolerance"):
             value = getattr(self, name)
             _require(isinstance(value, REAL) and 0 <= value < inf, name, "nonnegative and finite", value)
@@ -147,7 +157,9 @@ class Problem:
 
     def digest(self) -> str:
         """SHA-256 of everything that decides the bits of a state besides the data."""
-        return hashlib.sha256(repr(self).encode()).hexdigest()
+        given = [(field, repr(getattr(self, field.name))) for field in fields(self)]
+        told = [f"{f.name}={value}" for f, value in given if f.name not in LATER or value != repr(f.default)]
+        return hashlib.sha256(f"Problem({', '.join(told)})".encode()).hexdigest()
 
     def weight(self, t: int, N: int, b: int) -> float:
         """w_t of step t, a minibatch of b tensors that brings the number of tensors seen to N.

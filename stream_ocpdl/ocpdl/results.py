@@ -57,6 +57,8 @@ class Step(NamedTuple):
     coding: Coding
     """Codes and losses under D_{t−1}: the losses are prequential, each tensor is judged before it is learned."""
     update: Update
+    revived: tuple[int, ...] = ()
+    """The atoms that were drawn anew after the update: all else here is of the dictionary before."""
 
     @property
     def surrogate_before(self) -> float:
