@@ -19,7 +19,7 @@ from stream_ocpdl.errors import (
 from stream_ocpdl.estimator import OnlineCPDL
 from stream_ocpdl.fingerprint import fingerprint
 from stream_ocpdl.ocpdl.arrays import Sparse
-from stream_ocpdl.ocpdl.constraints import NonnegativeBall, NonnegativeColumns
+from stream_ocpdl.ocpdl.constraints import Ball, Box, Columns, NonnegativeBall, NonnegativeColumns, Simplex
 from stream_ocpdl.ocpdl.diagnostics import assumption_card, stationarity
 from stream_ocpdl.ocpdl.learner import Learner
 from stream_ocpdl.ocpdl.matching import match_atoms
@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Balanced",
+    "Ball",
+    "Box",
     "BrokerError",
+    "Columns",
     "ConfigError",
     "Constant",
     "DataError",
@@ -49,6 +52,7 @@ __all__ = [
     "PowerLaw",
     "Problem",
     "QueueFull",
+    "Simplex",
     "Sparse",
     "State",
     "StateError",

@@ -10,7 +10,6 @@ from stream_ocpdl.errors import ConfigError, DataError, StateError
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Sparse
 from stream_ocpdl.ocpdl.batch import as_array, gather
 from stream_ocpdl.ocpdl.batch import read_batch as read_whole
-from stream_ocpdl.ocpdl.constraints import Constraint
 from stream_ocpdl.ocpdl.coordinates import shape_of, tensors_of
 from stream_ocpdl.ocpdl.entries import SparseBatch, read_batch
 from stream_ocpdl.ocpdl.heldout import code_observed, explained, hide
@@ -20,13 +19,14 @@ from stream_ocpdl.ocpdl.reshape import Layout, Scaling, in_units
 from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.schedules import Schedule
 from stream_ocpdl.ocpdl.sparse import residuals
+from stream_ocpdl.ocpdl.spelling import Choice
 
 Tensors: TypeAlias = BigArray | list[BigArray | Sparse]
 """An array (b, I₁…Iₙ), or a list of tensors if some are sparse."""
 
 
 class OnlineCPDL(Conventions):
-    """Online nonnegative CP-dictionary of tensors X (b, I₁…Iₙ); the parameters are those of `Problem`.
+    """Online CP-dictionary of tensors X (b, I₁…Iₙ), nonnegative unless asked; the parameters are those of `Problem`.
 
     `groups` are modes that are learned as one, and `scaling` is how units are made comparable along an axis, both as in
     `Layout`. X, and all that is made of it again, keeps its own shape and units; only losses are of the scaled data.
@@ -50,7 +50,9 @@ class OnlineCPDL(Conventions):
         ridge: float = 0.0,
         weights: Schedule = WEIGHTS,
         radius: float | Literal["auto"] | None = "auto",
-        constraints: Constraint | tuple[Constraint, ...] | Literal["auto"] = "auto",
+        constraints: Choice | tuple[Choice, ...] = "auto",
+        codes: Literal["nonnegative", "signed"] = "nonnegative",
+        code_bound: float | Literal["auto"] = "auto",
         batch_size: int = 32,
         dtype: Literal["float64", "float32"] = "float64",
         missing: Literal["reject", "impute"] = "reject",
@@ -65,6 +67,8 @@ class OnlineCPDL(Conventions):
         self.weights = weights
         self.radius = radius
         self.constraints = constraints
+        self.codes = codes
+        self.code_bound = code_bound
         self.batch_size = batch_size
         self.dtype = dtype
         self.missing = missing
@@ -186,7 +190,8 @@ class OnlineCPDL(Conventions):
         return self.last_step_.surrogate
 
     def __sklearn_tags__(self) -> Any:
-        return tags(nonnegative=self.constraints == "auto", gaps=self.missing == "impute")
+        nonnegative = self.constraints == "auto" and self.codes == "nonnegative"
+        return tags(nonnegative, gaps=self.missing == "impute")
 
     def _problem(self, layout: Layout, seed: int) -> Problem:
         """The problem that these parameters and the layout of tensors pose."""

@@ -16,7 +16,8 @@ def constraint(C, random, rows=7, rank=4):
         assert np.array_equal(V, kept), "project wrote its argument"
         assert np.allclose(C.project(U), U, rtol=1e-14, atol=0), "projecting twice moves"
         assert np.linalg.norm(U - Z) <= np.linalg.norm(V - W) * (1 + 1e-12), "projecting pulls points apart"
-        assert np.sum((V - U) * (Z - U)) <= 1e-12 * np.linalg.norm(V) * np.linalg.norm(W), "not the nearest point"
+        sizes = [max(np.linalg.norm(one), np.linalg.norm(other)) for one, other in ((V, U), (W, Z))]
+        assert np.sum((V - U) * (Z - U)) <= 1e-12 * np.prod(sizes), "not the nearest point"
         assert np.linalg.norm(U) <= C.norm_bound(rows, rank) * (1 + 1e-12)
         assert not C.nonnegative or U.min() >= 0
 
@@ -47,7 +48,7 @@ def schedule(w):
 def solver(C, random, rows=6, rank=4, tolerance=1e-12, within=1e-10):
     """Feasible, inside of the radius, no worse than the start, and KKT to 1e-10, however Q is conditioned."""
     for condition, radius in [(c, r) for c in ("good", "bad", "singular", "zero") for r in (np.inf, 1.0, 1e-2)]:
-        Q, L = quadratic(condition, random, rows, rank)
+        Q, L = quadratic(condition, random, rows, rank, signed=not C.nonnegative)
         start = C.project(random.random((rows, rank)))
         kept = start.copy()
         solution = minimise_near(Q, L, C, start, radius, tolerance)
@@ -65,13 +66,14 @@ def solver(C, random, rows=6, rank=4, tolerance=1e-12, within=1e-10):
             assert np.array_equal(Y, start), "flat columns must stay"
 
 
-def quadratic(condition, random, rows, rank):
+def quadratic(condition, random, rows, rank, signed=False):
     """Q and L as data would make them: L = YQ + noise in the range of Q."""
+    least = -np.inf if signed else 0.0
     W = {
         "good": lambda: random.random((3 * rank, rank)),
         "bad": lambda: random.random((3 * rank, 1)) + 1e-3 * random.random((3 * rank, rank)),
         "singular": lambda: random.random((max(rank // 2, 1), rank)),
         "zero": lambda: np.zeros((2, rank)),
     }[condition]()
-    X = np.maximum(random.normal(size=(rows, rank)), 0) @ W.T + 0.1 * random.normal(size=(rows, len(W)))
+    X = np.maximum(random.normal(size=(rows, rank)), least) @ W.T + 0.1 * random.normal(size=(rows, len(W)))
     return W.T @ W, X @ W

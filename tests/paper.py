@@ -30,19 +30,22 @@ def losses(X, loadings, H, lam=0.0, ridge=0.0):
 
 
 def normal(X, loadings, lam=0.0, ridge=0.0):
-    """Q (R, R) and L (b, R) of Algorithm 4, for tensors that miss the same cells: WᵀW + λ₂I and WᵀX − λ/2."""
+    """Q (R, R) and L (b, R) of Algorithm 4 for H ≥ 0, for tensors that miss the same cells: WᵀW + λ₂I and WᵀX − λ/2."""
     W, X = out(loadings).reshape(loadings[0].shape[1], -1).T, X.reshape(len(X), -1).astype(float)
     seen = ~np.isnan(X[0])
     W, X = W[seen], X[:, seen]
     return W.T @ W + ridge * np.eye(W.shape[1]), X @ W - lam / 2
 
 
-def coding(X, loadings, lam=0.0, ridge=0.0, upper=np.inf):
-    """argmin over 0 ≤ H ≤ upper of ℓ (eq:coding_OCPDL), for all tensors that miss the same cells at once."""
+def coding(X, loadings, lam=0.0, ridge=0.0, upper=np.inf, signed=False):
+    """argmin over 0 ≤ H ≤ upper, or |H| ≤ upper, of ℓ (eq:coding_OCPDL), for all tensors that miss the same cells."""
     H = np.zeros((len(X), loadings[0].shape[1]))
     _, which = np.unique(np.isnan(X.reshape(len(X), -1)), axis=0, return_inverse=True)
     for same in (which == k for k in range(which.max() + 1)):
-        H[same] = in_the_box(*normal(X[same], loadings, lam, ridge), upper)
+        if signed:
+            H[same] = of_either_sign(*normal(X[same], loadings, 0.0, ridge), lam / 2, upper)
+        else:
+            H[same] = in_the_box(*normal(X[same], loadings, lam, ridge), upper)
     return H
 
 
@@ -67,6 +70,21 @@ def in_the_box(Q, L, upper):
     return H
 
 
+def of_either_sign(Q, L, price, upper):
+    """argmin of tr(YQYᵀ) − 2tr(YLᵀ) + 2·price·‖Y‖₁ over |Y| ≤ upper, by trying every sign, zero and bound.
+
+    In an orthant the penalty is linear, and the problem one in a box.
+    """
+    best, H = np.full(len(L), np.inf), np.zeros_like(L)
+    for signs in product((1.0, -1.0), repeat=len(Q)):
+        sign = np.array(signs)
+        Y = sign * in_the_box(Q * np.outer(sign, sign), L * sign - price, upper)
+        value = np.einsum("br,rs,bs->b", Y, Q, Y) - 2 * np.einsum("br,br->b", Y, L) + 2 * price * np.abs(Y).sum(axis=1)
+        better = value < best
+        best[better], H[better] = value[better], Y[better]
+    return H
+
+
 def weights_of_the_past(weights):
     """wₛᵗ = wₛ ∏ (1 − wᵢ) over s < i ≤ t, eq:def_OCPDL_ELM_explicit."""
     weights = np.asarray(weights)
@@ -79,9 +97,9 @@ def surrogate(past, weights, loadings, lam=0.0, ridge=0.0):
     return float(weights_of_the_past(weights) @ each)
 
 
-def empirical(past, weights, loadings, lam=0.0, ridge=0.0, upper=np.inf):
+def empirical(past, weights, loadings, lam=0.0, ridge=0.0, upper=np.inf, signed=False):
     """f_t(D) = Σ wₛᵗ ℓ(Xₛ, D), eq:def_OCPDL_ELM_explicit, per tensor: every tensor is coded anew."""
-    each = [losses(X, loadings, coding(X, loadings, lam, ridge, upper), lam, ridge).mean() for X, _ in past]
+    each = [losses(X, loadings, coding(X, loadings, lam, ridge, upper, signed), lam, ridge).mean() for X, _ in past]
     return float(weights_of_the_past(weights) @ each)
 
 

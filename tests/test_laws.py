@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 
-from stream_ocpdl import Balanced, Constant, NonnegativeBall, NonnegativeColumns, PowerLaw
+from stream_ocpdl import (
+    Balanced,
+    Ball,
+    Box,
+    Columns,
+    Constant,
+    NonnegativeBall,
+    NonnegativeColumns,
+    PowerLaw,
+    Simplex,
+)
 from tests import laws
 
 
@@ -26,6 +36,20 @@ CONSTRAINTS = [
     NonnegativeColumns(),
     NonnegativeColumns(0.3),
     NonnegativeColumns(3.0),
+    Ball(),
+    Ball(1.0),
+    Ball(30.0),
+    Columns(),
+    Columns(0.3),
+    Columns(3.0),
+    Box(),
+    Box(-0.5, 0.7),
+    Box(-1e6, 1e6),
+    Box(0.1, np.inf),
+    Box(-np.inf, 0.3),
+    Simplex(),
+    Simplex(0.3),
+    Simplex(30.0),
 ]
 SCHEDULES = [
     *(PowerLaw(beta, delta) for beta in (0.5, 0.74, 0.75, 0.76, 0.9, 1.0, 1.1) for delta in (0.0, 0.4, 1.0, 2.0)),

@@ -1,7 +1,7 @@
 """What the paper proves of Algorithm 2, on every step of random runs, against the oracle that keeps all data."""
 
 import pickle
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from itertools import islice
 
 import numpy as np
@@ -71,7 +71,8 @@ class Run:
 
     def empirical(self, loadings, last=None):
         upper = self.problem.sets(self.learner.state.scale or 1.0).h_max
-        return paper.empirical(self.observed[:last], self.weights[:last], loadings, *self.penalties, upper)
+        signed = self.problem.codes == "signed"
+        return paper.empirical(self.observed[:last], self.weights[:last], loadings, *self.penalties, upper, signed)
 
 
 @st.composite
@@ -165,16 +166,24 @@ def check_movement(problem, step, before, after):
 
 def check_coding(problem, X, step, before, slack):
     """Codes are minimisers: losses are the oracle's, and the oracle finds none lower."""
-    H, penalties = step.codes, (problem.sparsity, problem.ridge)
-    assert H.min() >= 0
-    assert np.allclose(step.coding.losses, paper.losses(X, before.loadings, H, *penalties), rtol=1e-9, atol=slack)
+    H, penalties, signed = step.codes, (problem.sparsity, problem.ridge), problem.codes == "signed"
     upper = problem.sets(before.scale or 1.0).h_max
-    best = paper.losses(X, before.loadings, paper.coding(X, before.loadings, *penalties, upper), *penalties)
+    assert H.min() >= (-upper if signed else 0)
+    assert H.max() <= upper
+    assert np.allclose(step.coding.losses, paper.losses(X, before.loadings, H, *penalties), rtol=1e-9, atol=slack)
+    best = paper.losses(X, before.loadings, paper.coding(X, before.loadings, *penalties, upper, signed), *penalties)
     energies = np.nansum(X**2, axis=tuple(range(1, X.ndim)))
     assert (step.coding.losses <= best * (1 + 1e-10) + 1e-10 * energies).all()
     for k in range(len(X)):
-        Q, L = paper.normal(X[k : k + 1], before.loadings, *penalties)
-        assert residual(H[k : k + 1].copy(), Q, L, lambda V: np.clip(V, 0, upper)) <= 1e-10
+        Q, L = paper.normal(X[k : k + 1], before.loadings, 0.0 if signed else problem.sparsity, problem.ridge)
+        price = problem.sparsity / 2 / max(np.linalg.eigvalsh(Q)[-1], 1e-300)
+        prox = near_zero(price, upper) if signed else lambda V: np.clip(V, 0, upper)
+        assert residual(H[k : k + 1].copy(), Q, L, prox) <= 1e-10
+
+
+def near_zero(price, upper):
+    """Soft-thresholding, then the box: what a projection is where codes are signed."""
+    return lambda V: np.clip(np.sign(V) * np.maximum(np.abs(V) - price, 0.0), -upper, upper)
 
 
 def check_loadings(problem, step, before, after):
@@ -188,7 +197,7 @@ def check_loadings(problem, step, before, after):
     for i, (U, C) in enumerate(zip(after.loadings, sets.loadings, strict=True)):
         A, B = paper.intermediate(after.aggregates.A, np.asarray(after.aggregates.B, float), loadings, i)
         project = C.project if problem.radius is None else near(C, loadings[i], step.radii[i])
-        exact = 1e-6 if rounded else 1e-10 if step.settled[i] else 1e-8
+        exact = 1e-6 if rounded or not is_dataclass(C) else 1e-10 if step.settled[i] else 1e-8  # a user's set
         assert residual(np.ascontiguousarray(U), A, np.ascontiguousarray(B), project) <= exact
         loadings[i] = U
 
@@ -238,7 +247,7 @@ def check_against_the_oracle(problem, batches):
     for t, X in enumerate(batches, 1):
         step = learner.step(X)
         loadings = loadings or list(problem.initial_loadings(learner.state.scale))
-        H = paper.coding(X, loadings, problem.sparsity, problem.ridge)
+        H = paper.coding(X, loadings, problem.sparsity, problem.ridge, signed=problem.codes == "signed")
         past.append((paper.filled(X, loadings, H), H))
         weights.append(1.0 if t == 1 else t**-0.76)
         A, B = paper.aggregates(past, weights)

@@ -16,6 +16,7 @@ from stream_ocpdl.config.clients import Kafka, Section
 from stream_ocpdl.errors import ConfigError
 from stream_ocpdl.ocpdl.problem import WEIGHTS, Problem
 from stream_ocpdl.ocpdl.schedules import name_of, named
+from stream_ocpdl.ocpdl.spelling import sets_named
 from stream_ocpdl.stream.batching import Batching
 from stream_ocpdl.stream.draws import Draws, Treatment
 from stream_ocpdl.stream.formats import Format, Name
@@ -54,6 +55,18 @@ class ProblemSettings(Section):
     batch_size: int | None = Field(None, description="The unit of time of the weights; without it batching.size.")
     radius: int | float | Literal["auto"] | None = _field(
         Problem, "radius", "c′, how far a loading may move in a step; null for no limit, which leaves the theory."
+    )
+    constraints: str | list[str] = _field(
+        Problem,
+        "constraints",
+        "Where loadings may be, one for all modes or a list: nonnegative, signed (as large as the data ask for),"
+        " box L U, simplex, ball B, columns B, nonnegative ball B, nonnegative columns B.",
+    )
+    codes: Literal["nonnegative", "signed"] = _field(
+        Problem, "codes", "Whether atoms are only added, or may also be taken away."
+    )
+    code_bound: int | float | Literal["auto"] = _field(
+        Problem, "code_bound", "The largest code, where codes have a range of their own, such as shares."
     )
     dtype: Literal["float64", "float32"] = _field(Problem, "dtype", "Of minibatches and of B, the only large arrays.")
     seed: int = _field(Problem, "seed", "Of the first loadings.")
@@ -222,6 +235,7 @@ class Settings(Section):
         given = self.problem.model_dump() | {"shape": tuple(self.problem.shape)}
         try:
             given["weights"] = named(self.problem.weights)
+            given["constraints"] = sets_named(self.problem.constraints)
         except ConfigError as error:
             raise ConfigError(f"problem.{error}") from None
         if self.problem.batch_size is None:

@@ -85,6 +85,8 @@ def _loadings_compact(problem: Problem) -> Verdict:
 
 def _codes_compact(problem: Problem, at_bound: int) -> Assumption:
     name = "(A2) codes"
+    if not isinstance(problem.code_bound, str):
+        return Assumption(name, Standing.HOLDS, f"codes are boxed, by choice: at most {problem.code_bound:g}")
     if problem.sparsity > 0:
         return Assumption(name, Standing.HOLDS, "the penalty bounds the codes of bounded data (lem:H_bdd)")
     if problem.ridge > 0:

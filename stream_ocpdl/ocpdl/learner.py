@@ -30,13 +30,14 @@ from stream_ocpdl.ocpdl.arrays import Array, Sparse
 from stream_ocpdl.ocpdl.batch import NONE, Batch
 from stream_ocpdl.ocpdl.batch import read_batch as read_whole
 from stream_ocpdl.ocpdl.blocks import Blocks, Folded
+from stream_ocpdl.ocpdl.coding import solve_codes
 from stream_ocpdl.ocpdl.entries import AnyBatch, SparseBatch, are_few, collect, open_batch, read_batch
 from stream_ocpdl.ocpdl.missing import complete, encode_observed
 from stream_ocpdl.ocpdl.problem import Problem, Sets
-from stream_ocpdl.ocpdl.quadratic import objective, product
+from stream_ocpdl.ocpdl.quadratic import Solution, objective, product
 from stream_ocpdl.ocpdl.results import Coding, Step, Update, Updated
 from stream_ocpdl.ocpdl.revival import revive
-from stream_ocpdl.ocpdl.solvers import Solution, box_solver, minimise_near
+from stream_ocpdl.ocpdl.solvers import minimise_near
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
@@ -204,8 +205,8 @@ def encode(
 ) -> Coding:
     """H = argmin of ‖X − Out(D) ×ₙ₊₁ H‖² + λ‖H‖₁ + λ₂‖H‖² over 0 ≤ H ≤ h_max (eq:coding_OCPDL, Algorithm 4).
 
-    The linear term is λ/2: Algorithm 4 subtracts λ from half the gradient, which minimises with 2λ. A tensor with
-    missing cells has a problem of its own. Who has contracted the minibatch already says so.
+    Signed codes are in [−h_max, h_max]. A tensor with missing cells has a problem of its own. Who has contracted the
+    minibatch already says so.
     """
     call = small.call_of(problem, sets)
     if isinstance(batch, SparseBatch):
@@ -216,15 +217,16 @@ def encode(
         prepared = sparse.Contracted(gram_of_atoms(loadings), correlate(batch.X, loadings, workers))
     gaps = batch.gaps
     Q = prepared.G + problem.ridge * np.eye(problem.rank)
-    L = prepared.L - problem.sparsity / 2
+    L = prepared.L.copy()
     L[gaps] = 0.0
-    solution = box_solver(sets.h_max, problem.tolerance, workers)(Q, L, np.zeros_like(L))
-    H, rounds = solution.Y, solution.rounds
+    H, used = np.zeros_like(L), np.zeros(len(L), np.int64)
+    solve_codes(problem, sets.h_max, Q, L, H, used, workers)
+    rounds = kernels.largest(used)
     losses = np.maximum(batch.energies + np.sum(H * (product(H, Q) - 2.0 * L), axis=1), 0.0)
     if isinstance(batch, Batch) and len(gaps) > 0:
         H[gaps], losses[gaps], more = encode_observed(problem, sets.h_max, loadings, batch, workers)
         rounds = max(rounds, more)
-    at_bound = int(np.count_nonzero(H >= sets.h_max))
+    at_bound = int(np.count_nonzero(np.abs(H) >= sets.h_max))
     return Coding(H, losses, at_bound, rounds, rounds < rows.most_rounds(problem.rank))
 
 

@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stream_ocpdl.ocpdl import kernels, panels, rows
+from stream_ocpdl.ocpdl import kernels, panels
 from stream_ocpdl.ocpdl.aggregates import khatri_rao
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.batch import Batch
+from stream_ocpdl.ocpdl.coding import solve_codes
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
@@ -48,8 +49,7 @@ def encode_observed(
             j, h = gaps[k], H[k : k + 1]
             kernels.observed_normal(fibres(batch.X[j]), V, U, Q, L[0])
             Q += ridge
-            L -= problem.sparsity / 2
-            rows.solve_rows(0, 1, Q, L, h_max, problem.tolerance, h, rounds[k : k + 1])
+            solve_codes(problem, h_max, Q, L, h, rounds[k : k + 1])
             panels.multiply(h, Q, QH)
             losses[k] = max(batch.energies[j] + kernels.inner(h, QH - 2.0 * L), 0.0)
 

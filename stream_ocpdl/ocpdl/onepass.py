@@ -55,9 +55,9 @@ from stream_ocpdl.ocpdl.constraints import NonnegativeBall
 from stream_ocpdl.ocpdl.entries import AnyBatch, SparseBatch
 from stream_ocpdl.ocpdl.lanes import GROUP, aligned, fma, load_some, spread, store_some, total
 from stream_ocpdl.ocpdl.problem import Problem, Sets
-from stream_ocpdl.ocpdl.quadratic import largest_diagonal, objective
+from stream_ocpdl.ocpdl.quadratic import Solution, largest_diagonal, objective
 from stream_ocpdl.ocpdl.rows import solve_rows
-from stream_ocpdl.ocpdl.solvers import FLAT, ROUNDING, Solution, minimise_near
+from stream_ocpdl.ocpdl.solvers import FLAT, ROUNDING, minimise_near
 from stream_ocpdl.ocpdl.sparse import absorb_entries
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers

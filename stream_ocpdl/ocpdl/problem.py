@@ -9,6 +9,8 @@ data. It is fixed once, from s² = mean energy of the first minibatch that has a
 
 With a penalty on the codes a loose bound would be no bound: loadings would grow and codes shrink until the penalty
 means nothing. Then columns have norm at most one, and the penalty itself bounds the codes (lem:H_bdd).
+
+The same for signed sets. A set of a size of its own begins where it can, and the others bear the rest of the scale.
 """
 
 import hashlib
@@ -21,8 +23,17 @@ import numpy as np
 
 from stream_ocpdl.errors import ConfigError
 from stream_ocpdl.ocpdl.arrays import Array
-from stream_ocpdl.ocpdl.constraints import Constraint, NonnegativeBall, NonnegativeColumns
+from stream_ocpdl.ocpdl.constraints import (
+    Ball,
+    Columns,
+    Constraint,
+    NonnegativeBall,
+    NonnegativeColumns,
+    first,
+    first_norm,
+)
 from stream_ocpdl.ocpdl.schedules import PowerLaw, Schedule
+from stream_ocpdl.ocpdl.spelling import AUTOMATIC, Choice
 
 WHOLE, REAL = (int, np.integer), (int, float, np.integer, np.floating)
 
@@ -36,9 +47,8 @@ ROOMY = 1e6
 """The automatic bound of a code, in units of the codes of the first minibatch."""
 
 
-LATER = ("revive",)
-"""What came to problems after there were journals of them: it changes no digest while it has its default."""
-
+LATER = {"later": True}
+"""Marks fields that came after the first journals: at their default they are not told, so that digests stay."""
 
 STREAM = 0x0C9D
 """Tells the random numbers of initial loadings from any others of the same seed."""
@@ -54,6 +64,7 @@ class Sets:
     norms: tuple[float, ...]
     """‖U₀⁽ⁱ⁾‖_F."""
     h_max: float
+    """Codes are at most this, and signed ones at least minus this."""
     bounds: Array = field(init=False, compare=False)
     """The norm bounds of the modes, if all have one of their whole matrix and no other set; else none."""
 
@@ -79,7 +90,8 @@ class Problem:
     per: "tensor" counts time in tensors, t = N/batch_size, so that batches may vary in size; "step" as in the paper.
     batch_size: the size of an ordinary minibatch, which is the unit of time of `weights`.
     radius: c′ for every mode; "auto" as above; None for no restriction, which leaves the theory.
-    constraints: one set for all modes, or one for each; "auto" as above.
+    constraints: one set for all modes, or one for each: "nonnegative" (which is what "auto" is) or "signed", of a size
+        as above; `Box`, `Simplex`, `Ball`, `Columns`, `NonnegativeBall`, `NonnegativeColumns`; or any `Constraint`.
     dtype: of minibatches and of B, the only large arrays; everything else is float64.
     seed: of the initial loadings, which are uniform in [0, 1] up to scale, as in the paper's experiments.
     tolerance: the relative residual at which a sub-problem counts as solved.
@@ -87,6 +99,9 @@ class Problem:
         left out of coding and losses, and filled from code and dictionary before it is learned (module `missing`).
     revive: after how many steps, each time, dead atoms are drawn anew (module `revival`), which leaves the theory;
         None for never.
+    codes: "nonnegative", or "signed", for atoms that may also be taken away.
+    code_bound: the largest code, also in size of a negative one, where codes are shares, or have another known range;
+        "auto" as above.
 
     >>> Problem(shape=(4, 5), rank=0)
     Traceback (most recent call last):
@@ -101,12 +116,14 @@ class Problem:
     per: Literal["tensor", "step"] = "tensor"
     batch_size: int = 32
     radius: float | Literal["auto"] | None = "auto"
-    constraints: Constraint | tuple[Constraint, ...] | Literal["auto"] = "auto"
+    constraints: Choice | tuple[Choice, ...] = "auto"
     dtype: Literal["float64", "float32"] = "float64"
     seed: int = 0
     tolerance: float = 1e-10
     missing: Literal["reject", "impute"] = "reject"
-    revive: int | None = None
+    revive: int | None = field(default=None, metadata=LATER)
+    codes: Literal["nonnegative", "signed"] = field(default="nonnegative", metadata=LATER)
+    code_bound: float | Literal["auto"] = field(default="auto", metadata=LATER)
 
     def __post_init__(self) -> None:
         try:
@@ -131,14 +148,26 @@ class Problem:
         _require(self.per in ("tensor", "step"), "per", "'tensor' or 'step'", self.per)
         _require(self.dtype in ("float64", "float32"), "dtype", "'float64' or 'float32'", self.dtype)
         _require(self.missing in ("reject", "impute"), "missing", "'reject' or 'impute'", self.missing)
+        _require(self.codes in ("nonnegative", "signed"), "codes", "'nonnegative' or 'signed'", self.codes)
+        h = self.code_bound
+        valid = 0 < h < inf if isinstance(h, REAL) and not isinstance(h, bool) else isinstance(h, str) and h == "auto"
+        _require(valid, "code_bound", "positive and finite, or 'auto'", h)
+        object.__setattr__(self, "code_bound", h if isinstance(h, str) else float(h))
         c = self.radius
         valid = 0 < c < inf if isinstance(c, REAL) else c is None or (isinstance(c, str) and c == "auto")
         _require(valid, "radius", "positive and finite, 'auto' or None", c)
+        if isinstance(self.constraints, list):
+            object.__setattr__(self, "constraints", tuple(self.constraints))
         if isinstance(self.constraints, tuple):
             _require(len(self.constraints) == self.modes, "constraints", "one for each mode", self.constraints)
         for C in self.constraints if isinstance(self.constraints, tuple) else (self.constraints,):
-            known = C == "auto" if isinstance(C, str) else _is_a(C, Constraint)
-            _require(known, "constraints", "'auto', or sets such as NonnegativeBall(5.0)", C)
+            known = C in AUTOMATIC if isinstance(C, str) else _is_a(C, Constraint)
+            _require(known, "constraints", "'nonnegative', 'signed', or sets such as NonnegativeBall(5.0)", C)
+
+    def __repr__(self) -> str:
+        """All fields, but for later ones at their default."""
+        told = [f for f in fields(self) if not f.metadata or getattr(self, f.name) != f.default]
+        return f"Problem({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in told)})"
 
     @property
     def modes(self) -> int:
@@ -152,14 +181,19 @@ class Problem:
 
     @property
     def nonnegative(self) -> bool:
-        """Whether loadings and codes are nonnegative in every mode, so that negative data make no sense."""
-        return isinstance(self.constraints, str) or all(C.nonnegative for C in self._constraints(1.0))
+        """Whether codes, and loadings in every mode, are nonnegative, so that negative data make no sense."""
+        if self.codes == "signed" or isinstance(self.constraints, str):
+            return self.codes != "signed" and self.constraints != "signed"
+        return all(C.nonnegative for C in self._constraints(1.0))
+
+    @property
+    def automatic(self) -> bool:
+        """Whether the set of some mode is of a size, and a kind, that data and penalties decide."""
+        return any(isinstance(choice, str) for choice in self._choices())
 
     def digest(self) -> str:
         """SHA-256 of everything that decides the bits of a state besides the data."""
-        given = [(field, repr(getattr(self, field.name))) for field in fields(self)]
-        told = [f"{f.name}={value}" for f, value in given if f.name not in LATER or value != repr(f.default)]
-        return hashlib.sha256(f"Problem({', '.join(told)})".encode()).hexdigest()
+        return hashlib.sha256(repr(self).encode()).hexdigest()
 
     def weight(self, t: int, N: int, b: int) -> float:
         """w_t of step t, a minibatch of b tensors that brings the number of tensors seen to N.
@@ -201,7 +235,10 @@ class Problem:
         constraints = self._constraints(MARGIN * sqrt(self.rank) * column)
         bounds = [C.norm_bound(rows, self.rank) for C, rows in zip(constraints, self.shape, strict=True)]
         loose = [sqrt(self.rank) * column if not self.penalised or not isfinite(M) else M for M in bounds]
-        norms = [min(M, wanted) for M, wanted in zip(bounds, loose, strict=True)]
+        norms = [
+            first_norm(C, rows, self.rank, wanted)
+            for C, rows, wanted in zip(constraints, self.shape, loose, strict=True)
+        ]
         atom = prod(norm / sqrt(self.rank) for norm in norms)
         return Sets(
             loadings=constraints,
@@ -209,7 +246,7 @@ class Problem:
                 self._radius(M if isfinite(M) else MARGIN * norm) for M, norm in zip(bounds, norms, strict=True)
             ),
             norms=tuple(norms),
-            h_max=inf if self.penalised else ROOMY * scale / atom,
+            h_max=self._code_bound(ROOMY * scale / atom),
         )
 
     def initial_loadings(self, scale: float) -> tuple[Array, ...]:
@@ -219,16 +256,23 @@ class Problem:
         drawn = [random.random((rows, self.rank)) for rows in self.shape]
         sets = self.sets(scale)
         return tuple(
-            np.ascontiguousarray(C.project(V * (norm / sqrt(float(np.sum(V * V))))), np.float64)
+            np.ascontiguousarray(first(C, V, norm), np.float64)
             for V, C, norm in zip(drawn, sets.loadings, sets.norms, strict=True)
         )
 
+    def _choices(self) -> tuple[Choice, ...]:
+        return self.constraints if isinstance(self.constraints, tuple) else (self.constraints,) * self.modes
+
     def _constraints(self, bound: float) -> tuple[Constraint, ...]:
-        if isinstance(self.constraints, tuple):
-            return self.constraints
-        if not isinstance(self.constraints, str):
-            return (self.constraints,) * self.modes
-        return ((NonnegativeColumns() if self.penalised else NonnegativeBall(bound)),) * self.modes
+        nonnegative = NonnegativeColumns() if self.penalised else NonnegativeBall(bound)
+        signed = Columns() if self.penalised else Ball(bound)
+        own: dict[str, Constraint] = {"auto": nonnegative, "nonnegative": nonnegative, "signed": signed}
+        return tuple(own[choice] if isinstance(choice, str) else choice for choice in self._choices())
+
+    def _code_bound(self, roomy: float) -> float:
+        if isinstance(self.code_bound, str):
+            return inf if self.penalised else roomy
+        return self.code_bound
 
     def _radius(self, bound: float) -> float:
         if self.radius is None:

@@ -9,12 +9,29 @@ A point Y of C is a minimiser exactly where the residual ‖Y − Π_C(Y − (YQ
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
 
 from stream_ocpdl.ocpdl import kernels, panels
 from stream_ocpdl.ocpdl.arrays import Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Solution:
+    """A minimiser, the rounds that finding it took, the multiplier of the ball it was sought in, and whether the
+    search met its tolerance.
+    """
+
+    Y: Array
+    rounds: int
+    multiplier: float = 0.0
+    settled: bool = True
+
+
+Solver = Callable[[Array, Array, Array], Solution]
+"""Q, L, a start → the minimiser over the solver's set."""
 
 
 def objective(Y: Array, Q: Array, L: Array) -> float:

@@ -131,7 +131,7 @@ def _call(problem: Problem, sets: Sets) -> Call:
     B = prod(problem.shape) * problem.rank
     return Call(
         sets,
-        most=SMALL // B if B <= SMALL_B else 0,
+        most=SMALL // B if B <= SMALL_B and problem.codes == "nonnegative" else 0,
         cells=(prod(problem.shape[:split]), prod(problem.shape[split:])),
         offsets=offsets,
         split=split,

@@ -1,26 +1,47 @@
 """Solvers of the quadratic sub-problem, one for each kind of set.
 
-- 0 ≤ Y ≤ upper: the rows are separate, and an active-set method is exact on each.
+- 0 ≤ Y ≤ upper: the rows are separate, and an active-set method is exact on each (`rows`); so are those of any other
+  box, and of signed codes, where a penalty has a kink (`signed`).
 - **A ball** ‖Y − Y₀‖_F ≤ r around a point of C is not a set of its own kind: its multiplier μ ≥ 0 only turns (Q, L)
-  into (Q + μI, L + μY₀). So `within_ball` wraps any solver and searches for μ. The norm bound of `NonnegativeBall`
-  is such a ball around zero; the search radius (eq:Alg1_search_restriction) is one around U_{t−1}. It couples all
-  columns: clipping each column's step by itself, as is often done, does not give the minimiser.
-- Norm-bounded columns: sweeps over the columns (Algorithm 5), and where these are slow Newton steps on the columns'
-  multipliers, which turn Q into Q + diag(ν).
-- Any other closed convex set: accelerated projected gradients.
+  into (Q + μI, L + μY₀). So `within_ball` wraps any solver and searches for μ. The norm bounds of `NonnegativeBall`
+  and `Ball` are such balls around zero; the search radius (eq:Alg1_search_restriction) is one around U_{t−1}. It
+  couples all columns: clipping each column's step by itself, as is often done, does not give the minimiser.
+- Columns that have a bound each, of their norm or of their sum: `columns` and `simplices`.
+- Any other closed convex set: accelerated projected gradients, to COARSE.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import frexp, inf, isfinite, sqrt
 
 import numpy as np
 
 from stream_ocpdl.ocpdl import kernels, rows
-from stream_ocpdl.ocpdl.arrays import Array, Indices
-from stream_ocpdl.ocpdl.constraints import Constraint, NonnegativeBall, NonnegativeColumns
+from stream_ocpdl.ocpdl.arrays import Array
+from stream_ocpdl.ocpdl.columns import columns_solver, nonnegative_columns_solver
+from stream_ocpdl.ocpdl.constraints import (
+    Ball,
+    Box,
+    Columns,
+    Constraint,
+    NonnegativeBall,
+    NonnegativeColumns,
+    Simplex,
+)
 from stream_ocpdl.ocpdl.lanes import GROUP
-from stream_ocpdl.ocpdl.quadratic import half_gradient, largest_diagonal, largest_row, moved, norm, product
+from stream_ocpdl.ocpdl.quadratic import (
+    Solution,
+    Solver,
+    half_gradient,
+    largest_diagonal,
+    largest_row,
+    moved,
+    norm,
+    objective,
+    product,
+)
+from stream_ocpdl.ocpdl.signed import solve_signed
+from stream_ocpdl.ocpdl.simplices import simplex_solver
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
 ON_THE_SPHERE = 1e-12
@@ -32,24 +53,11 @@ FLAT = 1e-11
 PROXIMAL = 1e-7
 """The pull of a proximal step: Q becomes well enough conditioned for every search, and a few steps undo the pull."""
 
+COARSE = 1e-9
+"""The tolerance for sets that only know how to project: gradients would take for ever to reach a finer one."""
+
 ROUNDING = 1e-14
 """How far, relatively, a point may lie outside of a ball and still count as on its sphere."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Solution:
-    """A minimiser, the rounds that finding it took, the multiplier of the ball it was sought in, and whether the
-    search met its tolerance.
-    """
-
-    Y: Array
-    rounds: int
-    multiplier: float = 0.0
-    settled: bool = True
-
-
-Solver = Callable[[Array, Array, Array], Solution]
-"""Q, L, a start → the minimiser over the solver's set."""
 
 
 def minimise_near(
@@ -97,13 +105,22 @@ def project_near(V: Array, C: Constraint, centre: Array, radius: float) -> Array
 
 def solver_of(C: Constraint, tolerance: float, workers: Workers = SERIAL) -> Solver:
     """The solver that suits a set."""
+    finer = max(1e-3 * tolerance, 1e-14)
     match C:
         case NonnegativeBall(bound):
-            return ball_solver(bound, tolerance, workers)
+            return ball_solver(bound, box_solver(inf, tolerance, workers))
         case NonnegativeColumns(bound):
-            return columns_solver(bound, tolerance, workers)
+            return nonnegative_columns_solver(bound, tolerance, box_solver(inf, finer, workers))
+        case Box(lower, upper):
+            return signed_solver(lower, upper, tolerance, workers)
+        case Ball(bound):
+            return ball_solver(bound, signed_solver(-inf, inf, tolerance, workers))
+        case Columns(bound):
+            return columns_solver(bound, tolerance, signed_solver(-inf, inf, finer, workers))
+        case Simplex(total):
+            return simplex_solver(total, tolerance, box_solver(inf, finer, workers))
         case _:
-            return gradient_solver(C, tolerance)
+            return gradient_solver(C, max(tolerance, COARSE))
 
 
 # ── boxes ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -121,17 +138,31 @@ def box_solver(upper: float, tolerance: float, workers: Workers = SERIAL) -> Sol
     return solve
 
 
+def signed_solver(
+    lower: float, upper: float, tolerance: float, workers: Workers = SERIAL, price: float = 0.0
+) -> Solver:
+    """Exact minimiser over lower ≤ Y ≤ upper, row by row, with 2·price·‖Y‖₁ added to the objective."""
+
+    def solve(Q: Array, L: Array, start: Array) -> Solution:
+        Y, rounds = start.copy(), np.zeros(len(start), np.int64)
+        cost = Q.size * (5.0 + len(Q) / 3)
+        workers.run(solve_signed, len(Y), cost, Q, L, lower, upper, price, tolerance, Y, rounds)
+        used = kernels.largest(rounds)
+        return Solution(Y, used, settled=used < rows.most_rounds(len(Q)))
+
+    return solve
+
+
 # ── balls ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def ball_solver(bound: float, tolerance: float, workers: Workers = SERIAL) -> Solver:
-    """Exact minimiser over Y ≥ 0 with ‖Y‖_F ≤ bound, which is a ball around zero and seldom met."""
-    box = box_solver(inf, tolerance, workers)
+def ball_solver(bound: float, base: Solver) -> Solver:
+    """Exact minimiser with ‖Y‖_F ≤ bound, which is a ball around zero and seldom met, over the set of a solver."""
 
     def solve(Q: Array, L: Array, start: Array) -> Solution:
-        found = box(Q, L, start)
+        found = base(Q, L, start)
         if norm(found.Y) > bound * (1.0 + ROUNDING):
-            return within_ball(box, Q, L, np.zeros_like(start), bound, found.Y)
+            return within_ball(base, Q, L, np.zeros_like(start), bound, found.Y)
         return found
 
     return solve
@@ -198,89 +229,23 @@ def close_in(excess: Callable[[float], float], high: float, at_zero: float) -> f
     return high
 
 
-# ── norm-bounded columns ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def columns_solver(bound: float, tolerance: float, workers: Workers = SERIAL) -> Solver:
-    """Minimiser over columns in {y ≥ 0, ‖y‖ ≤ bound}: by sweeps, and where these are slow by pricing the columns."""
-    C = NonnegativeColumns(bound)
-
-    def solve(Q: Array, L: Array, start: Array) -> Solution:
-        steepness = largest_diagonal(Q)
-        Y, rounds = swept_columns(Q, L, bound, start, tolerance)
-        bad = moved(Y, Q, L, C.project, steepness)
-        if bad > tolerance:
-            priced, used = priced_columns(Q, L, bound, Y, tolerance, workers)
-            after, rounds = moved(priced, Q, L, C.project, steepness), rounds + used
-            if after < bad:
-                Y, bad = priced, after
-        return Solution(Y, rounds, settled=bad <= tolerance)
-
-    return solve
-
-
-def swept_columns(Q: Array, L: Array, bound: float, start: Array, tolerance: float) -> tuple[Array, int]:
-    """At most fifty sweeps, fewer where they stop changing anything."""
-    Yt, Lt, work = start.T.copy(), L.T.copy(), np.empty(len(start))
-    enough = 0.1 * tolerance * largest_diagonal(Q)
-    sweeps, change = 0, inf
-    while sweeps < 50 and change > enough * norm(Yt):
-        change = kernels.sweep_columns(Q, Lt, bound, Yt, work)
-        sweeps += 1
-    return Yt.T.copy(), sweeps
-
-
-def priced_columns(
-    Q: Array, L: Array, bound: float, start: Array, tolerance: float, workers: Workers
-) -> tuple[Array, int]:
-    """Newton's method on the multipliers ν ≥ 0 of ‖y_r‖² ≤ bound².
-
-    Y(ν) minimises over Y ≥ 0 with Q + diag(ν). The dual function −⟨Y(ν), L⟩ − bound² Σν is concave, with gradient
-    ‖y_r‖² − bound².
-    """
-    box, limit = box_solver(inf, max(1e-3 * tolerance, 1e-14), workers), bound * bound
-    slack = np.sum(start * start, axis=0) - limit
-    pull = -np.sum(start * half_gradient(start, Q, L), axis=0)
-    nu = np.where(slack > -1e-6 * limit, np.maximum(pull, 0.0), 0.0) / limit
-    Y, value, rounds = start, -inf, 0
-    step = np.zeros_like(nu)
-    for _ in range(60):
-        trial = np.maximum(nu + step, 0.0)
-        found = box(Q + np.diag(trial), L, Y)
-        rounds += found.rounds
-        reached = -kernels.inner(found.Y, L) - limit * float(trial.sum())
-        if reached < value - 1e-13 * abs(value) and np.abs(step).max() > 1e-15 * np.abs(nu).max():
-            step *= 0.25
-            continue
-        Y, nu, value = found.Y, trial, reached
-        slack = np.sum(Y * Y, axis=0) - limit
-        free = np.flatnonzero((nu > 0.0) | (slack > 0.0)).astype(np.int64)
-        if free.size == 0 or np.abs(slack[free]).max() <= ON_THE_SPHERE * limit:
-            break
-        step = newton_step(Q + np.diag(nu), Y, slack, free)
-    return NonnegativeColumns(bound).project(Y), rounds
-
-
-def newton_step(Q: Array, Y: Array, slack: Array, free: Indices) -> Array:
-    """The step of the multipliers that would bring the free columns' norms to the bound."""
-    curvature, work, step = np.empty_like(Q), np.empty_like(Q), np.zeros(len(Q))
-    rows.column_curvature(Q, Y, curvature)
-    if rows.factor_face(curvature, free, work):
-        d = 0.5 * slack[free]
-        rows.solve_factored(work, d)
-        step[free] = d
-    return step
-
-
 # ── anything else ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def gradient_solver(C: Constraint, tolerance: float, steps: int = 20_000) -> Solver:
-    """Minimiser over any closed convex C, by accelerated projected gradients that restart when they overshoot."""
+    """Minimiser over any closed convex C, by accelerated projected gradients that restart when they overshoot.
+
+    Never worse than the start, though the start may be better than the tolerance asks for.
+    """
 
     def solve(Q: Array, L: Array, start: Array) -> Solution:
+        first = np.ascontiguousarray(C.project(start), np.float64)
+        found = descend(Q, L, first)
+        return replace(found, Y=first) if objective(found.Y, Q, L) > objective(first, Q, L) else found
+
+    def descend(Q: Array, L: Array, start: Array) -> Solution:
         steepness, diagonal = largest_row(Q), largest_diagonal(Q)
-        Y = Z = np.ascontiguousarray(C.project(start), np.float64)
+        Y = Z = start
         if steepness == 0.0:
             return Solution(Y, 0)
         momentum = 1.0

@@ -51,7 +51,7 @@ def changed(problem: Problem, change: Mapping[str, Any]) -> Terms:
     given = dict(change) | ({"weights": name_of(named(change["weights"]))} if "weights" in change else {})
     terms = terms_of(problem)._replace(**given)
     new = in_force(problem, terms)
-    if new.penalised != problem.penalised and isinstance(problem.constraints, str):
+    if new.penalised != problem.penalised and problem.automatic:
         raise ConfigError(
             "a penalty cannot come to a model that had none, nor go from one that had it: the loadings would have to be"
             " in another set; begin a new model, with warm_start if you like"
