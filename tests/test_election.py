@@ -248,9 +248,8 @@ Service._checkpoint = lambda *_: time.sleep(60)
 
 def test_who_waits_for_the_kernels_is_told(model, tmp_path):
     """A first start compiles for a minute or two: that is said, and who does not want to wait need not."""
-    patch = (
-        "import time\nimport stream_ocpdl.cli.run as run\nrun.warm_up = lambda *_: time.sleep(300)\nrun.SILENT = 0.1"
-    )
+    slow = "run.warm_up, run.SILENT = lambda *_: time.sleep(300), 0.1"
+    patch = f"import time\nimport stream_ocpdl.cli.run as run\n{slow}"
     with Life(model, tmp_path, "first", patch) as life:
         life.has("^compiling the kernels, once on this machine: it takes a minute or two$", seconds=60)
         life.process.terminate()
