@@ -23,7 +23,7 @@ from confluent_kafka import Producer, TopicPartition
 
 from stream_ocpdl import Problem, TensorProducer, read_codes, read_dead_letters, read_snapshots
 from stream_ocpdl.config.settings import Settings
-from stream_ocpdl.errors import BrokerError, Fenced, InputLost, StoreError
+from stream_ocpdl.errors import BrokerError, Fenced, InputLost, LineageError, StoreError
 from stream_ocpdl.evidence import examine
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.stream import kafka, topics
@@ -652,6 +652,28 @@ def test_sigterm(model, tmp_path):
     with process(model, tmp_path):
         ready = f"ready at step {last.t}, 0 steps replayed"
         assert eventually(lambda: ready in (tmp_path / "log").read_text())
+
+
+def test_a_journal_that_is_made_anew_while_it_is_written(learned):
+    """It would go on with step 9 and without a genesis, which no replay could check: that is said at once."""
+    journal, done = learned.topics.journal, []
+
+    def until(positions):
+        if not done:
+            done.append("made anew")
+            kafka.delete_topics(learned.connection, [journal])
+            assert eventually(lambda: not kafka.describe(learned.connection, [journal]))
+            kafka.create_topics(learned.connection, {journal: learned.topics.outputs(2)[journal]})
+            kafka.await_topics(learned.connection, [journal])
+            learned.feed()
+        return positions == {0: 30, 1: 30}
+
+    with pytest.raises(
+        LineageError, match=r"stood at offset \d+, and the next record is at \d: it was deleted and made"
+    ):
+        learned.live(until=until)
+    with pytest.raises(LineageError):
+        learned.live()
 
 
 def test_retention_has_passed(learned, tmp_path):

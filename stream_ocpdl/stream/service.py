@@ -365,7 +365,7 @@ class Commits:
         """Write outputs and positions; nothing of them changes any more."""
         self.end()
         if self._aside is None:
-            self._offset = self._outbox.commit(outputs, positions)
+            self._went_on(self._outbox.commit(outputs, positions))
         else:
             self._pending = self._aside(partial(self._outbox.commit, outputs, positions))
 
@@ -378,8 +378,17 @@ class Commits:
         """Wait until everything begun is committed; the offset of the journal's last record."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
-            self._offset = pending.result()
+            self._went_on(pending.result())
         return self._offset
+
+    def _went_on(self, offset: int) -> None:
+        """Raise unless the journal has grown: another one of its name would begin in the middle, and prove nothing."""
+        if offset <= self._offset:
+            raise LineageError(
+                f"the journal stood at offset {self._offset}, and the next record is at {offset}: it was deleted and"
+                " made anew while it was written, and the past of the model is gone. Give the model another name"
+            )
+        self._offset = offset
 
     def commit(self, outputs: Sequence[Output], positions: Mapping[int, int]) -> int:
         """Both."""
