@@ -126,3 +126,16 @@ def test_wrong_settings_are_one_line_and_code_2(tmp_path, text, said):
     assert said in result.stderr
     assert result.stderr.startswith("stream-ocpdl: ")
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_ctrl_c_is_no_verdict(monkeypatch):
+    """A command that is interrupted has found nothing wrong, which 1 would say."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stream_ocpdl.cli.replay.reached", interrupted)
+    result = CliRunner().invoke(main, ["replay"])
+
+    assert result.exit_code == 130
+    assert result.output == ""

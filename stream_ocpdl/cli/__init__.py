@@ -7,6 +7,9 @@ import click
 
 from stream_ocpdl.errors import OcpdlError
 
+INTERRUPTED = 130
+"""What a shell says of a command that was ended by Ctrl-C."""
+
 
 class Commands(click.Group):
     """Commands that are imported when they are called, and errors in one line with their exit code."""
@@ -32,6 +35,8 @@ class Commands(click.Group):
             lines = [f"stream-ocpdl: {line}" for line in str(error).splitlines()]
             click.echo("\n".join([*lines, *getattr(error, "__notes__", ())]), err=True)
             sys.exit(error.exit_code)
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)  # not 1, which says that something was found to be wrong
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
