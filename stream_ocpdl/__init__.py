@@ -27,6 +27,7 @@ from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.revival import dead_atoms
 from stream_ocpdl.ocpdl.schedules import Balanced, Constant, PowerLaw
+from stream_ocpdl.ocpdl.shadows import Shadows
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import Workers
 
@@ -52,6 +53,7 @@ __all__ = [
     "PowerLaw",
     "Problem",
     "QueueFull",
+    "Shadows",
     "Simplex",
     "Sparse",
     "State",

@@ -18,11 +18,15 @@ from stream_ocpdl.ocpdl.problem import WEIGHTS, Problem
 from stream_ocpdl.ocpdl.reshape import Layout, Scaling, in_units
 from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.schedules import Schedule
+from stream_ocpdl.ocpdl.shadows import Advice, Shadows
 from stream_ocpdl.ocpdl.sparse import residuals
 from stream_ocpdl.ocpdl.spelling import Choice
 
 Tensors: TypeAlias = BigArray | list[BigArray | Sparse]
 """An array (b, I₁…Iₙ), or a list of tensors if some are sparse."""
+
+BESIDE = ("random_state", "groups", "scaling", "shadows")
+"""The parameters that are not those of the problem."""
 
 
 class OnlineCPDL(Conventions):
@@ -30,7 +34,8 @@ class OnlineCPDL(Conventions):
 
     `groups` are modes that are learned as one, and `scaling` is how units are made comparable along an axis, both as in
     `Layout`. X, and all that is made of it again, keeps its own shape and units; only losses are of the scaled data.
-    `random_state` is a seed, a RandomState or Generator to draw one from, or None for another one each time. An error
+    With `shadows=k` a tenth of the minibatches is learned with the ranks R ± k, too, and `rank_advice_` says which of
+    them is enough; from the start or not at all. `random_state` is a seed, a RandomState or Generator to draw one from, or None for another one each time. An error
     leaves the model as it was. It works in scikit-learn's pipelines and searches, and does without scikit-learn.
 
     >>> import numpy as np
@@ -59,6 +64,7 @@ class OnlineCPDL(Conventions):
         revive: int | None = None,
         groups: tuple[tuple[int, ...], ...] = (),
         scaling: Scaling | None = None,
+        shadows: int | None = None,
         random_state: Any = None,
     ) -> None:
         self.rank = rank
@@ -75,6 +81,7 @@ class OnlineCPDL(Conventions):
         self.revive = revive
         self.groups = groups
         self.scaling = scaling
+        self.shadows = shadows
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -82,11 +89,12 @@ class OnlineCPDL(Conventions):
         X = tensors(X)
         layout = self._layout(shape_in(X))
         learner = Learner(self._problem(layout, seed_of(self.random_state)))
+        shadows = self._shadows(learner.problem)
         X = self._folded(layout, X)
         X = X if isinstance(X, list) else read_whole(learner.problem, X).X
         for start in range(0, len(X), learner.problem.batch_size):
-            step = self._step(learner, layout, X[start : start + learner.problem.batch_size])
-        self._learned(learner, layout, step)
+            step = self._step(learner, layout, X[start : start + learner.problem.batch_size], shadows)
+        self._learned(learner, layout, step, shadows)
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
@@ -95,8 +103,11 @@ class OnlineCPDL(Conventions):
         Parameters that were set since the last step hold from here on; those that would need another state, such as
         another rank, are an error.
         """
+        new = "learner_" not in self.__dict__
         learner, layout = self._present(X := tensors(X))
-        self._learned(learner, layout, self._step(learner, layout, self._folded(layout, X)))
+        shadows = self._shadows(learner.problem) if new else self._beside
+        step = self._step(learner, layout, self._folded(layout, X), shadows)
+        self._learned(learner, layout, step, shadows)
         return self
 
     def transform(self, X: Any) -> Array:
@@ -189,15 +200,27 @@ class OnlineCPDL(Conventions):
         self._fitted()
         return self.last_step_.surrogate
 
+    @property
+    def rank_advice_(self) -> Advice:
+        """Which rank to take, by the shadows; `.reason` says it in a sentence."""
+        self._fitted()
+        if self._beside is None:
+            raise ConfigError(
+                "nothing was learned beside this model; give it shadows, such as OnlineCPDL(8, shadows=2)"
+            )
+        return self._beside.advice()
+
     def __sklearn_tags__(self) -> Any:
         nonnegative = self.constraints == "auto" and self.codes == "nonnegative"
         return tags(nonnegative, gaps=self.missing == "impute")
 
     def _problem(self, layout: Layout, seed: int) -> Problem:
         """The problem that these parameters and the layout of tensors pose."""
-        others = ("random_state", "groups", "scaling")
-        given = {name: value for name, value in self.get_params().items() if name not in others}
+        given = {name: value for name, value in self.get_params().items() if name not in BESIDE}
         return Problem(shape=layout.grouped, seed=seed, **given)
+
+    def _shadows(self, problem: Problem) -> Shadows | None:
+        return None if self.shadows is None else Shadows(problem, self.shadows)
 
     def _present(self, X: Tensors) -> tuple[Learner, Layout]:
         """The learner of the next step: a new one, the one there is, or that on other parameters."""
@@ -241,23 +264,29 @@ class OnlineCPDL(Conventions):
         return self.layout_.scaled(np.asarray(folded, np.float64), factors)
 
     @staticmethod
-    def _step(learner: Learner, layout: Layout, X: Any) -> Step:
+    def _step(learner: Learner, layout: Layout, X: Any, shadows: Shadows | None) -> Step:
         """A step, with the factors fixed if they were not; one that fails has not happened."""
         if layout.scaling is None:
-            return learner.step(X)
+            step = learner.step(X)
+            if shadows is not None:
+                shadows.step(X)
+            return step
         batch, _ = gather(learner.problem, X if isinstance(X, list) else list(read_whole(learner.problem, X).X))
         factors, batch, refused = in_units(layout, learner.problem, learner.state.factors, batch)
         for reason in refused.values():
             raise DataError(reason)
         state = learner.state._replace(factors=factors)
         learner.state, step = advance(learner.problem, state, batch, learner.workers)
+        if shadows is not None:
+            shadows.step(batch)
         return step
 
-    def _learned(self, learner: Learner, layout: Layout, step: Step) -> None:
+    def _learned(self, learner: Learner, layout: Layout, step: Step, shadows: Shadows | None) -> None:
         self.learner_ = learner
         self.layout_ = layout
         self.last_step_ = step
         self._given = self.get_params()
+        self._beside = shadows
 
     def _fitted(self) -> Learner:
         learner: Learner | None = self.__dict__.get("learner_")

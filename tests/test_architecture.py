@@ -26,7 +26,7 @@ LAYERS = [
     {"ocpdl.missing", "ocpdl.fused", "ocpdl.onepass", "ocpdl.results", "ocpdl.reshape"},
     {"ocpdl.small", "ocpdl.revival"},
     {"ocpdl.learner", "ocpdl.diagnostics", "ocpdl.matching"},
-    {"ocpdl.blame", "ocpdl.baselines", "ocpdl.heldout"},
+    {"ocpdl.blame", "ocpdl.baselines", "ocpdl.heldout", "ocpdl.shadows"},
     {"estimator", "stream.messages.framing", "stream.messages.records"},
     {"stream.messages.fields"},
     {"stream.messages.terms"},
