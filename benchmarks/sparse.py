@@ -6,10 +6,11 @@ tensor of 53 × 5833 × 700 with 0.08 % entries, drawn from a few topics.
 
 **Contenders** take turns minibatch by minibatch, on one thread, by CPU time, and each has a learner of its own. The
 tensors are there as messages have them, by their entries. `parts` is coding and absorbing alone, on the same loadings
-and on a B set aside. `whole` is a pass over all tensors: gathering the minibatch into a place that is always the same
-(or joining the entries), and the step with all that follows, the update of the loadings, which costs both the same. In
-a problem whose B is in tiles absorbing is not a part that can be had alone. `apart` is how far the surrogate losses are
-from each other in the end, relatively.
+and on a B set aside; by entries, B is contracted for the first modes while it absorbs, so the other way does that too.
+`whole` is a pass over all tensors: gathering the minibatch into a place that is always the same (or joining the
+entries), and the step with all that follows, the update of the loadings, which costs both the same. In a problem whose
+B is in tiles absorbing is not a part that can be had alone. `apart` is how far the surrogate losses are from each other
+in the end, relatively.
 """
 
 import time
@@ -140,7 +141,8 @@ class Contender:
             if isinstance(batch, SparseBatch):
                 sparse.absorb(self.aside, loadings, batch, H, 0.1, consume=True)
             else:
-                aggregates.absorb(self.aside, batch.X, batch.energy, H, 0.1, consume=True)
+                absorbed = aggregates.absorb(self.aside, batch.X, batch.energy, H, 0.1, consume=True)
+                aggregates.Intermediate(absorbed, loadings)
             self.parts.append(time.process_time() - began)
         began = time.process_time()
         self.surrogate = self.learner.step(batch).surrogate

@@ -4,10 +4,9 @@
     B ← (1 − w)B + (w/b) Σⱼ h_j ⊗ X_j, entry by entry                               eq:main_alg_aggregate_tensors
 
 All of B shrinks in every step, and the loadings are solved from all of it: that stays O(MR). So B is gone over as it
-would be without a minibatch, row by row: a row shrinks, takes its entries, and, while it is in the first cache, is
-contracted with the second group of modes, which the loadings of the first need (eq:def_Btrj). For this the entries
-are put in the order of rows, or of tiles where B is in tiles (`onepass`), in each by tensors: the order of every sum is
-fixed.
+would be without a minibatch, row by row: a row shrinks, is contracted with the second group of modes, which the
+loadings of the first need (eq:def_Btrj), and takes its entries while it is in the cache. For this the entries are put
+in the order of rows, or of tiles where B is in tiles (`onepass`), in each by tensors: the order of every sum is fixed.
 """
 
 from collections.abc import Sequence
@@ -19,16 +18,18 @@ import numpy as np
 from stream_ocpdl.ocpdl import arrays
 from stream_ocpdl.ocpdl.aggregates import Aggregates, first_group, gram, gram_of_atoms, khatri_rao, with_new
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
-from stream_ocpdl.ocpdl.blocks import Folded
-from stream_ocpdl.ocpdl.compiled import exact, kernel, part
+from stream_ocpdl.ocpdl.blocks import AHEAD, Folded
+from stream_ocpdl.ocpdl.compiled import exact, part
 from stream_ocpdl.ocpdl.entries import SparseBatch
-from stream_ocpdl.ocpdl.kernels import dot
-from stream_ocpdl.ocpdl.lanes import GROUP, load_some, spread, store_some
+from stream_ocpdl.ocpdl.lanes import GROUP, fma, load, load_some, prefetch, spread, store, store_some, total
 from stream_ocpdl.ocpdl.quadratic import product
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
 CHUNK = 4096
 """Cells of a row where there is only one group of modes."""
+
+SPAN = 32
+"""Cells of a row at a time."""
 
 
 class Contracted(NamedTuple):
@@ -91,7 +92,7 @@ def absorb(
     entries = in_order(*np.divmod(batch.indices, Q), P, batch, (w / len(H)) * H)
     old = np.asarray(past.B)
     B, T = old if consume else arrays.empty(old.shape, old.dtype), np.empty((R, P))
-    W = np.ascontiguousarray(khatri_rao(loadings[split:], R).T) if split > 0 else np.empty((R, 0))
+    W = np.ascontiguousarray(khatri_rao(loadings[split:], R).T) if split > 0 else np.zeros((R, Q))
     workers.run(absorb_rows, R * P, Q, old.reshape(R, M), 1 - w, entries, W, Q, B.reshape(R, M), T)
     folded = Folded(T, gram(loadings[-1])) if split > 0 else None
     return with_new(past, B, batch.energy, H, w), folded
@@ -168,11 +169,11 @@ def put_in_order(rows: Indices, ends: Indices, order: Indices) -> None:
         following[rows[e]] += 1
 
 
-@kernel
+@exact
 def absorb_rows(
     lo: int, hi: int, past: BigArray, keep: float, entries: Entries, W: Array, Q: int, B: BigArray, T: Array
 ) -> None:
-    """Rows [lo, hi) of keep·past + Σ codes ⊗ entries → B (R, M), and each with W (R, Q), if there is one → T (R, P).
+    """Rows [lo, hi) of keep·past + Σ codes ⊗ entries → B (R, M), and each with W (R, Q) → T (R, P).
 
     A row has Q cells, the last of an atom perhaps fewer. What is contracted was rounded as B is.
     """
@@ -180,13 +181,35 @@ def absorb_rows(
     ends, places, tensors, values, codes = entries
     for k in range(lo, hi):
         r, p = k // P, k % P
-        here, old = B[r, p * Q : min((p + 1) * Q, M)], past[r, p * Q : min((p + 1) * Q, M)]
-        for q in range(here.size):
-            here[q] = keep * old[q]
+        first = p * Q
+        sum_ = shrink(past, r * M + first, min(Q, M - first), keep, W, r * Q, B)
         for e in range(ends[p], ends[p + 1]):
-            here[places[e]] += codes[tensors[e], r] * values[e]
-        if W.shape[1] > 0:
-            T[r, p] = dot(here, W[r])
+            q = places[e]
+            before = np.float64(B[r, first + q])
+            B[r, first + q] = before + codes[tensors[e], r] * np.float64(values[e])
+            sum_ += W[r, q] * (np.float64(B[r, first + q]) - before)
+        T[r, p] = sum_
+
+
+@part
+def shrink(past: BigArray, i: int, size: int, keep: float, W: Array, j: int, B: BigArray) -> float:
+    """keep·past → B, the same `size` cells from place i on; and their sum with those of W from place j on."""
+    old, zero = spread(keep), spread(0.0)
+    s0, s1, s2, s3 = zero, zero, zero, zero
+    whole = size // SPAN * SPAN
+    for q in range(0, whole, SPAN):
+        for m in range(0, SPAN, 64 // B.itemsize):
+            prefetch(past, i + q + AHEAD + m)
+        store(B, i + q, old * load(past, i + q))
+        store(B, i + q + 8, old * load(past, i + q + 8))
+        store(B, i + q + 16, old * load(past, i + q + 16))
+        store(B, i + q + 24, old * load(past, i + q + 24))
+        s0, s1 = fma(load(B, i + q), load(W, j + q), s0), fma(load(B, i + q + 8), load(W, j + q + 8), s1)
+        s2, s3 = fma(load(B, i + q + 16), load(W, j + q + 16), s2), fma(load(B, i + q + 24), load(W, j + q + 24), s3)
+    for q in range(whole, size, GROUP):
+        store_some(B, i + q, size - q, old * load_some(past, i + q, size - q))
+        s0 = fma(load_some(B, i + q, size - q), load_some(W, j + q, size - q), s0)
+    return total((s0 + s1) + (s2 + s3))
 
 
 @part
