@@ -31,7 +31,7 @@ MISTAKES = [
     ({"ridge": "a"}, "ridge must be"),
     ({"radius": 0.0}, "radius must be positive"),
     ({"radius": "large"}, "radius must be positive"),
-    ({"constraints": "nonnegative"}, "constraints must be"),
+    ({"constraints": "positive"}, "constraints must be"),
     ({"constraints": (NonnegativeBall(),)}, "constraints must be one for each mode"),
     ({"dtype": "float16"}, "dtype must be"),
     ({"tolerance": 0.0}, "tolerance must be"),

@@ -82,3 +82,201 @@ def test_every_step_obeys_the_paper(run):
     Fails with |H| forgotten in λ‖H‖₁, and with codes that are clipped after they were found.
     """
     check_run(*run)
+
+
+MIXED = {
+    "shares and a box": {"constraints": (Simplex(), Box(), "nonnegative"), "ridge": 0.01},
+    "signed in one mode": {"constraints": ("signed", "nonnegative", Simplex()), "ridge": 0.01},
+    "signed codes": {"codes": "signed", "ridge": 0.05, "constraints": (Columns(), Ball(2.0), Box(-0.5, 0.5))},
+    "soft-thresholded": {"codes": "signed", "sparsity": 0.3, "ridge": 0.05, "constraints": "signed"},
+    "codes in a box": {"code_bound": 0.8, "constraints": ("nonnegative", "nonnegative", Box(0.1, 0.9))},
+}
+"""Problems of three modes; the bounds of the codes, where there are any, are met."""
+
+
+def signed_mixture(steps, **options):
+    """A mixture with zero mean."""
+    for X in islice(mixture(**options), steps):
+        yield X - X.mean()
+
+
+def stream(problem, steps, gaps=False):
+    """Minibatches for a problem, with missing cells if wanted."""
+    source = islice(mixture(problem.shape, 2), steps) if problem.nonnegative else signed_mixture(steps, rank=2)
+    for t, X in enumerate(source):
+        yield with_gaps(X, seed=t) if gaps else X
+
+
+def mixed(name, **more):
+    return Problem(**{"shape": (5, 4, 3), "rank": 2, "batch_size": 8} | MIXED[name] | more)
+
+
+@pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
+@pytest.mark.parametrize("name", ["shares and a box", "signed codes", "soft-thresholded"])
+def test_the_run_is_the_oracles(name, gaps):
+    """Ten steps equal ten steps of the slow Algorithm 1, whose codes are found by trying every face."""
+    problem = mixed(name, missing="impute" if gaps else "reject")
+    check_against_the_oracle(problem, stream(problem, 10, gaps))
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_stopping_and_threads_change_no_bit(name):
+    """snapshot → restore → continue, and runs on 1, 2 and 3 threads, have equal states."""
+    problem = mixed(name, missing="impute")
+    ends = []
+    for threads in (1, 2, 3):
+        with Workers(threads) as workers:
+            learner = Learner(problem, workers=workers)
+            for t, X in enumerate(stream(problem, 6, gaps=True)):
+                learner.step(X)
+                if threads == 2 and t % 2:
+                    learner = Learner(problem, State.from_bytes(learner.state.to_bytes()), workers)
+        ends.append(learner.state.digest())
+
+    assert len(set(ends)) == 1
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_learning_approaches_stationarity(name):
+    """The residual of D_t for f̂_t falls in every mix, and the loss with it."""
+    problem = mixed(name)
+    learner, seen = Learner(problem), []
+    for X in stream(problem, 150):
+        step = learner.step(X)
+        seen.append((max(stationarity(problem, learner.state)), step.surrogate))
+
+    assert seen[-1][0] < 0.5 * seen[4][0] or seen[-1][0] < 1e-6
+    assert seen[-1][1] < seen[0][1] or seen[-1][1] < 0.2 * learner.state.aggregates.E
+
+
+def test_signed_atoms_are_found():
+    """A dictionary and codes of either sign, which no nonnegative model could explain, are learned to 1 %."""
+    random = np.random.default_rng(0)
+    U, V = random.normal(size=(12, 3)), random.normal(size=(9, 3))
+    X = np.einsum("br,ir,jr->bij", random.normal(size=(4000, 3)), U, V)
+    model = OnlineCPDL(3, constraints="signed", codes="signed", batch_size=50, random_state=0).fit(X)
+
+    assert model.score(X[-500:]) > 0.99
+    assert model.transform(X[:50]).min() < 0
+    assert np.allclose(model.inverse_transform(model.transform(X[:50])), X[:50], atol=0.3 * np.abs(X[:50]).max())
+
+
+def test_shares_are_shares():
+    """Columns on a simplex stay there to the last bit that sums have, step after step."""
+    problem = mixed("shares and a box")
+    learner = Learner(problem)
+    for X in stream(problem, 30):
+        learner.step(X)
+        U = learner.state.loadings[0]
+
+        assert U.min() >= 0
+        assert np.allclose(U.sum(axis=0), 1.0, rtol=1e-13)
+
+
+def test_a_penalty_leaves_zeros():
+    """Soft-thresholding: codes are exactly zero where |⟨X, atom⟩| is below λ/2, and shrink where it is not."""
+    random = np.random.default_rng(0)
+    X = random.normal(size=(40, 6))
+    plain, sparse = (
+        Learner(Problem(shape=(6,), rank=3, codes="signed", constraints="signed", sparsity=lam, ridge=0.1))
+        for lam in (0.01, 1.0)
+    )
+    for learner in (plain, sparse):
+        learner.step(X)
+
+    assert (sparse.code(X).H == 0).mean() > (plain.code(X).H == 0).mean()
+    assert np.abs(sparse.code(X).H).sum() < np.abs(plain.code(X).H).sum()
+    assert sparse.code(X).H.min() < 0 < sparse.code(X).H.max()
+
+
+def test_the_first_loadings_differ():
+    """In every set a model begins with atoms that are not alike, in the set: alike ones would stay alike."""
+    for C in (*SETS, Box(-2.0, -1.0), Box(100.0, 101.0), Box(-np.inf, -5.0), Box(3.0, np.inf), Box(0.0, 1e-6)):
+        for scale in (1e-3, 1.0, 1e3):
+            problem = Problem(shape=(6, 5), rank=3, constraints=C)
+            (U, V), sets = problem.initial_loadings(scale), problem.sets(scale)
+
+            assert np.linalg.matrix_rank(U / np.linalg.norm(U), tol=1e-6) == 3, (C, scale)
+            assert all(np.allclose(D.project(W), W, rtol=1e-12) for D, W in zip(sets.loadings, (U, V), strict=True))
+            norms = [np.linalg.norm(W) for W in (U, V)]
+            assert np.allclose(norms, sets.norms, rtol=0.5), (C, scale)
+
+
+def test_negative_data():
+    """They are refused if nothing can be negative, and learned if a mode or the codes can."""
+    X = -np.ones((2, 4, 3))
+    for options in ({}, {"constraints": (Simplex(), Box())}, {"code_bound": 2.0}):
+        with pytest.raises(DataError, match="is negative, but loadings and codes are constrained to be nonnegative"):
+            Learner(Problem(shape=(4, 3), rank=2, **options)).step(X)
+    for options in ({"codes": "signed"}, {"constraints": ("signed", Simplex())}, {"constraints": Box(-1.0, 1.0)}):
+        assert Learner(Problem(shape=(4, 3), rank=2, **options)).step(X).t == 1
+
+
+MISTAKES = [
+    (lambda: Box(1.0, 0.0), "a box needs a lower bound below the upper one, not 1.0 and 0.0"),
+    (lambda: Box(0.5, 0.5), "a box needs a lower bound below the upper one"),
+    (lambda: Box("a", 1.0), "a box needs a lower bound below the upper one"),
+    (lambda: Box(float("nan"), 1.0), "a box needs a lower bound below the upper one"),
+    (lambda: Box(-np.inf, np.inf), "a box needs a bound; without one use Ball"),
+    (lambda: Simplex(0.0), "the total of a simplex must be positive, not 0.0"),
+    (lambda: Simplex(-1.0), "the total of a simplex must be positive"),
+    (lambda: Simplex(np.inf), "the total of a simplex must be finite"),
+    (lambda: Ball(-1.0), "must be positive, not -1.0"),
+    (lambda: Columns(np.inf), "columns need a finite bound"),
+    (lambda: Problem(shape=(3,), rank=1, codes="any"), "codes must be 'nonnegative' or 'signed', not 'any'"),
+    (lambda: Problem(shape=(3,), rank=1, code_bound=0.0), "code_bound must be positive and finite, or 'auto', not 0.0"),
+    (lambda: Problem(shape=(3,), rank=1, code_bound=None), "code_bound must be positive"),
+    (lambda: Problem(shape=(3, 4), rank=1, constraints=(Box(), "large")), "constraints must be 'nonnegative'"),
+    (lambda: Problem(shape=(3, 4), rank=1, constraints=["signed"]), "constraints must be one for each mode"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), MISTAKES, ids=lambda value: value if isinstance(value, str) else "")
+def test_mistakes_are_named(wrong, message):
+    """Each contradiction is one line that names it."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        wrong()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_state_outside_of_its_set_is_refused():
+    """Loadings that a set excludes do not become a learner's."""
+    learner = Learner(Problem(shape=(4, 3), rank=2))
+    learner.step(np.ones((2, 4, 3)))
+
+    with pytest.raises(Exception, match=r"mode 0 are outside of their set Box\(lower=50.0, upper=60.0\)"):
+        Learner(Problem(shape=(4, 3), rank=2, constraints=Box(50, 60)), learner.state)
+
+
+def test_digests_of_old_problems_stay():
+    """Journals that were written before there were other sets know the problem by this digest."""
+    old = Problem(shape=(4, 3), rank=2)
+
+    assert old.digest().startswith("be9026bf7ca3")
+    assert "codes" not in repr(old)
+    others = [Problem(shape=(4, 3), rank=2, **more) for more in ({"codes": "signed"}, {"code_bound": 1.0})]
+    assert len({problem.digest() for problem in (old, *others)}) == 3
+
+
+def test_the_card():
+    """Unbounded sets fail (A2); a bound of the codes that was chosen is no evidence against it."""
+
+    def standing(**options):
+        problem = Problem(shape=(3, 4), rank=2, **options)
+        return {line.name: str(line.standing) for line in assumption_card(problem, State.initial(problem))}
+
+    for C in (Simplex(), Box(-1.0, 1.0), "signed", Ball(2.0), Columns()):
+        assert standing(constraints=C)["(A2) loadings"] == "holds"
+    for C in (Ball(), Box(0.0, np.inf), Box(-np.inf, 1.0)):
+        assert standing(constraints=(Simplex(), C))["(A2) loadings"] == "fails"
+    boxed = Problem(shape=(3, 4), rank=2, code_bound=0.1)
+    learner = Learner(boxed)
+    learner.step(np.ones((5, 3, 4)))
+    assert learner.state.at_bound > 0
+    assert {line.name: str(line.standing) for line in assumption_card(boxed, learner.state)}["(A2) codes"] == "holds"
+
+
+def test_warm_up():
+    """It works for every mix."""
+    for name in MIXED:
+        warm_up(mixed(name))

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from stream_ocpdl import Ball, Box, Columns, NonnegativeBall, NonnegativeColumns, Problem, Simplex
 from stream_ocpdl.cli import main
 from stream_ocpdl.config.clients import HIDDEN, REFUSED
 from stream_ocpdl.config.loading import load, parse, show
@@ -16,6 +17,7 @@ from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.config.validation import semantics
 from stream_ocpdl.errors import SEMANTICS, ConfigError
 from stream_ocpdl.logs import written
+from stream_ocpdl.ocpdl.spelling import name_of, named
 
 ROOT = Path(__file__).parents[1]
 GOOD = {"model": "m", "input": "t", "bootstrap_servers": "x:1", "problem": {"shape": [2, 2], "rank": 1}}
@@ -456,3 +458,57 @@ def test_yaml_and_json_agree():
     text = '{"a": [1, 2.5, 1e-8, -3E+4, 1.5e3], "b": null, "c": true, "d": "x: y"}'
 
     assert parse(text, "") == json.loads(text)
+
+
+# ── sets ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_sets_by_name(file):
+    """A list in a file, a text with commas in the environment or after --set: the same problem; `show` keeps it."""
+    names = ["nonnegative", "box 0 1", "simplex", "nonnegative columns 2"]
+    problem = {"shape": [2, 2, 2, 2], "rank": 1, "codes": "signed", "code_bound": 2}
+    whole = load(file(problem=problem | {"constraints": names}), environment={})
+    others = [
+        load(file(problem=problem), [f"problem.constraints={', '.join(names)}"], {}),
+        load(file(problem=problem), environment={"OCPDL_PROBLEM__CONSTRAINTS": f"[{', '.join(names)}]"}),
+    ]
+    again = yaml.safe_load(show(whole))["problem"]["constraints"]
+    wanted = Problem(
+        shape=(2, 2, 2, 2),
+        rank=1,
+        constraints=("nonnegative", Box(0.0, 1.0), Simplex(), NonnegativeColumns(2.0)),
+        codes="signed",
+        code_bound=2.0,
+    )
+
+    assert again == names
+    assert all(loaded.settings.plan().problem == wanted for loaded in (whole, *others))
+    assert load(file(), environment={}).settings.plan().problem == Problem(shape=(2, 2), rank=1)
+
+
+@pytest.mark.parametrize(
+    ("constraints", "message"),
+    [
+        ("cube 1", "problem.constraints must be auto, nonnegative, signed, box L U"),
+        ("box 1", "problem.constraints must be"),
+        ("box 1 0", "problem.constraints: a box needs a lower bound below the upper one, not 1.0 and 0.0"),
+        ("simplex -1", "problem.constraints: the total of a simplex must be positive, not -1.0"),
+        ("", "problem.constraints must be"),
+        (["simplex"], "problem.constraints must be one for each mode"),
+        (["simplex", "ball nan"], "problem.constraints must be"),
+    ],
+)
+def test_sets_that_make_no_sense(file, constraints, message):
+    """One line, with the place of the setting."""
+    loaded = load(file(problem={"shape": [2, 2], "rank": 1, "constraints": constraints}), environment={})
+    with pytest.raises(ConfigError, match=message) as error:
+        loaded.settings.plan()
+
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_every_set_has_a_name():
+    """What `name_of` writes, `named` reads."""
+    sets = ["auto", "signed", Box(-1, 2), Box(0.0, float("inf")), Simplex(3), Ball(2), Columns(), NonnegativeBall(0.1)]
+
+    assert [named(name_of(C)) for C in sets] == sets
