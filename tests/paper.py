@@ -54,7 +54,7 @@ def filled(X, loadings, H):
     return np.where(np.isnan(X), np.einsum("br,r...->b...", H, out(loadings)), X)
 
 
-def in_the_box(Q, L, upper):
+def in_the_box(Q, L, upper, rcond=1e-13):
     """argmin of tr(YQYᵀ) − 2tr(YLᵀ) over 0 ≤ Y ≤ upper, by trying every way to put numbers at a bound or between."""
     R = len(Q)
     best, H = np.zeros(len(L)), np.zeros_like(L)
@@ -63,7 +63,7 @@ def in_the_box(Q, L, upper):
         Y = np.zeros_like(H)
         Y[:, high] = upper
         rest = L[:, free] - Y[:, high] @ Q[np.ix_(high, free)]
-        Y[:, free] = np.linalg.lstsq(Q[np.ix_(free, free)], rest.T, rcond=1e-13)[0].T
+        Y[:, free] = np.linalg.lstsq(Q[np.ix_(free, free)], rest.T, rcond=rcond)[0].T
         value = np.einsum("br,rs,bs->b", Y, Q, Y) - 2 * np.einsum("br,br->b", Y, L)
         better = ((Y >= 0) & (Y <= upper)).all(axis=1) & (value < best)
         best[better], H[better] = value[better], Y[better]
@@ -78,7 +78,7 @@ def of_either_sign(Q, L, price, upper):
     best, H = np.full(len(L), np.inf), np.zeros_like(L)
     for signs in product((1.0, -1.0), repeat=len(Q)):
         sign = np.array(signs)
-        Y = sign * in_the_box(Q * np.outer(sign, sign), L * sign - price, upper)
+        Y = sign * in_the_box(Q * np.outer(sign, sign), L * sign - price, upper, 1e-15)
         value = np.einsum("br,rs,bs->b", Y, Q, Y) - 2 * np.einsum("br,br->b", Y, L) + 2 * price * np.abs(Y).sum(axis=1)
         better = value < best
         best[better], H[better] = value[better], Y[better]

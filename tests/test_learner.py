@@ -124,12 +124,21 @@ def check_run(problem, batches):
         after = run.learner.state
         if before.scale == 0.0:  # the scale is fixed by the first energy, and the first loadings with it
             before = State(before.t, before.N, after.scale, 0, first_loadings(problem, after), before.aggregates)
-        slack = SLACK[problem.dtype] * after.aggregates.E + 1e-300
+        rounding = 1e-15 * max(cancelled(before.loadings, after), cancelled(after.loadings, after))
+        slack = SLACK[problem.dtype] * after.aggregates.E + 10 * rounding + 1e-300
 
+        risen = step.surrogate - step.surrogate_before
+        assert risen <= 1e-12 * after.aggregates.E + rounding  # lem:main_analytic_lemma (i)
         check_surrogate(run, step, before, after, slack)
         check_movement(problem, step, before, after)
         check_coding(problem, run.observed[-1][0], step, before, slack)
         check_loadings(problem, step, before, after)
+
+
+def cancelled(loadings, state):
+    """Σ|A ⊙ G|, of which tr(AG) may be a small part where codes are signed: its rounding is that of the surrogate."""
+    G = np.prod([U.T @ U for U in loadings], axis=0)
+    return np.abs(state.aggregates.A * G).sum() if state.aggregates.A.min() < 0 or G.min() < 0 else 0.0
 
 
 def first_loadings(problem, state):
@@ -138,11 +147,10 @@ def first_loadings(problem, state):
 
 
 def check_surrogate(run, step, before, after, slack):
-    """The surrogate is exact, falls, majorises, and its growth is bounded."""
+    """The surrogate is exact, majorises, and its growth is bounded."""
     was, now = run.surrogate(before.loadings), run.surrogate(after.loadings)
     assert step.surrogate_before == pytest.approx(was, rel=1e-9, abs=slack)
     assert step.surrogate == pytest.approx(now, rel=1e-9, abs=slack)
-    assert step.surrogate <= step.surrogate_before + 1e-12 * after.aggregates.E  # lem:main_analytic_lemma (i)
     assert now >= run.empirical(after.loadings) - slack  # f̂_t ≥ f_t
     if step.t > 1:  # prop:Wt_bd
         old, old_empirical = run.surrogate(before.loadings, -1), run.empirical(before.loadings, -1)
