@@ -12,6 +12,7 @@ from stream_ocpdl import (
     NonnegativeColumns,
     NumericError,
     Problem,
+    Simplex,
     State,
     Workers,
     stationarity,
@@ -34,6 +35,8 @@ OPTIONS = {
     "bound": {"constraints": NonnegativeBall(1.5)},
     "no radius": {"radius": None},
     "columns": {"constraints": NonnegativeColumns(0.7)},
+    "shares": {"constraints": Simplex()},
+    "signed": {"constraints": "signed", "codes": "signed", "sparsity": 0.1},
 }
 
 
