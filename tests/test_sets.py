@@ -1,5 +1,6 @@
 """Every set in every mode, codes of either sign: the laws of Algorithm 2 hold whatever is mixed with what."""
 
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -24,10 +25,17 @@ from stream_ocpdl import (
     assumption_card,
     stationarity,
 )
+from stream_ocpdl.errors import LineageError
 from stream_ocpdl.ocpdl.learner import warm_up
+from stream_ocpdl.stream.batching import Batching
+from stream_ocpdl.stream.messages import Tensor
+from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.terms import changed
+from tests.fakes import World
 from tests.test_laws import Disc
 from tests.test_learner import check_against_the_oracle, check_run, mixture
 from tests.test_missing import with_gaps
+from tests.test_pipeline import crashing, live
 
 SETS = [
     "nonnegative",
@@ -74,7 +82,7 @@ def runs(draw):
     return problem, batches
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(runs())
 def test_every_step_obeys_the_paper(run):
     """The surrogate is exact, falls and majorises; codes and loadings are optimal, and in their sets; prop:Wt_bd.
@@ -279,3 +287,34 @@ def test_warm_up():
     """It works for every mix."""
     for name in MIXED:
         warm_up(mixed(name))
+
+
+def test_the_service_learns_them_exactly_once():
+    """With mixed sets and signed codes: crashes change no bit, negative cells are no dead letters, and a journal of
+    other sets is not taken for one's own.
+    """
+    problem = Problem(shape=(4, 3), rank=2, batch_size=5, constraints=("signed", Simplex()), codes="signed")
+    plan = Plan("model", problem, Batching(5, "full", "canonical"), snapshot_every=4, digest_every=2)
+    random = np.random.default_rng(0)
+    values = [[Tensor(random.normal(size=(4, 3))).to_bytes() for _ in range(40)] for _ in range(2)]
+    world, calm = World(values), World(values)
+    end, undisturbed = live(world, plan, crashing([3, 11, 17, 30])), live(calm, plan, crashing([]))
+
+    assert end.progress.state.N == 80
+    assert not world.stream("dead-letters")
+    assert end.progress.state.digest() == undisturbed.progress.state.digest()
+    assert world.stream("codes") == calm.stream("codes")
+    assert min(code.code.min() for code in world.codes()) < 0
+    with pytest.raises(LineageError):
+        live(world, replace(plan, problem=replace(problem, constraints=("signed", Box()))), crashing([]))
+
+
+def test_a_penalty_cannot_come_to_sets_that_it_decides():
+    """If one mode is of automatic size; where all sets were chosen it may come."""
+    for constraints, allowed in (("signed", False), ((Simplex(), "nonnegative"), False), ((Simplex(), Box()), True)):
+        problem = Problem(shape=(4, 3), rank=2, constraints=constraints)
+        if allowed:
+            assert changed(problem, {"sparsity": 0.1}).sparsity == 0.1
+        else:
+            with pytest.raises(ConfigError, match="a penalty cannot come"):
+                changed(problem, {"sparsity": 0.1})
