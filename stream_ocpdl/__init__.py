@@ -24,6 +24,7 @@ from stream_ocpdl.ocpdl.diagnostics import assumption_card, stationarity
 from stream_ocpdl.ocpdl.learner import Learner
 from stream_ocpdl.ocpdl.matching import match_atoms
 from stream_ocpdl.ocpdl.problem import Problem
+from stream_ocpdl.ocpdl.reshape import Layout, Scaling
 from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.revival import dead_atoms
 from stream_ocpdl.ocpdl.schedules import Balanced, Constant, PowerLaw
@@ -44,6 +45,7 @@ __all__ = [
     "Constant",
     "DataError",
     "DecodeError",
+    "Layout",
     "Learner",
     "NonnegativeBall",
     "NonnegativeColumns",
@@ -53,6 +55,7 @@ __all__ = [
     "PowerLaw",
     "Problem",
     "QueueFull",
+    "Scaling",
     "Shadows",
     "Simplex",
     "Sparse",

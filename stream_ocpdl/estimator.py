@@ -35,8 +35,9 @@ class OnlineCPDL(Conventions):
     `groups` are modes that are learned as one, and `scaling` is how units are made comparable along an axis, both as in
     `Layout`. X, and all that is made of it again, keeps its own shape and units; only losses are of the scaled data.
     With `shadows=k` a tenth of the minibatches is learned with the ranks R ± k, too, and `rank_advice_` says which of
-    them is enough; from the start or not at all. `random_state` is a seed, a RandomState or Generator to draw one from, or None for another one each time. An error
-    leaves the model as it was. It works in scikit-learn's pipelines and searches, and does without scikit-learn.
+    them is enough; from the start or not at all. `random_state` is a seed, a RandomState or Generator to draw one from,
+    or None for another one each time. An error leaves the model as it was. It works in scikit-learn's pipelines and
+    searches, and does without scikit-learn.
 
     >>> import numpy as np
     >>> X = np.random.default_rng(0).random((200, 8, 6))
@@ -272,10 +273,9 @@ class OnlineCPDL(Conventions):
                 shadows.step(X)
             return step
         batch, _ = gather(learner.problem, X if isinstance(X, list) else list(read_whole(learner.problem, X).X))
-        factors, batch, refused = in_units(layout, learner.problem, learner.state.factors, batch)
+        state, batch, refused = in_units(layout, learner.problem, learner.state, batch)
         for reason in refused.values():
             raise DataError(reason)
-        state = learner.state._replace(factors=factors)
         learner.state, step = advance(learner.problem, state, batch, learner.workers)
         if shadows is not None:
             shadows.step(batch)

@@ -106,7 +106,7 @@ class Expected:
 
     def __init__(self, plan: Plan, identity: str) -> None:
         self._plan, self._identity = plan, identity
-        self._intake = Intake(plan.format, plan.problem.shape, ())
+        self._intake = Intake(plan.format, plan.shape, ())
         self.codes: Counter[bytes] = Counter()
         self.snapshots: Counter[bytes] = Counter()
         self.learned: Counter[Position] = Counter()

@@ -4,6 +4,7 @@ import numpy as np
 
 from stream_ocpdl import Sparse
 from stream_ocpdl.ocpdl.diagnostics import Assumption, Standing
+from stream_ocpdl.ocpdl.reshape import Layout, Scaling
 from stream_ocpdl.stream.messages import (
     GENESIS,
     Chunk,
@@ -50,6 +51,20 @@ SAMPLES = {
         "weather.tensors (id, 2 partitions)",
         {0: 700, 1: 650},
         "stream_ocpdl 0.1.0",
+    ).to_bytes(),
+    "snapshot-layout": Snapshot(
+        Version("weather", 42),
+        1344,
+        [np.vstack([ARRAY, ARRAY]), ARRAY[:2]],
+        ("city", "hour", "measurement"),
+        0.25,
+        "PowerLaw(beta=0.76, delta=0.0)",
+        CARD,
+        (0, 1),
+        "weather.tensors (id, 2 partitions)",
+        {0: 700, 1: 650},
+        "stream_ocpdl 0.1.0",
+        Layout((3, 2, 2), ((0, 2), (1,)), Scaling(2, (0.5, 0.001))),
     ).to_bytes(),
     "dead-letter": DeadLetter("weather.tensors", RECORD, "DataError", "X[0, 1] = nan", "stream_ocpdl 0.1.0").to_bytes(),
     "dead-letter-tombstone": DeadLetter(

@@ -29,7 +29,7 @@ LAYERS = [
     {"ocpdl.blame", "ocpdl.baselines", "ocpdl.heldout", "ocpdl.shadows"},
     {"estimator", "stream.messages.framing", "stream.messages.records"},
     {"stream.messages.fields"},
-    {"stream.messages.terms"},
+    {"stream.messages.terms", "stream.messages.layout"},
     {
         "stream.messages.control",
         "stream.messages.chunk",

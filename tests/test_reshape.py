@@ -194,9 +194,9 @@ def test_restored_and_continued():
 
     def step(state, X):
         batch, _ = gather(problem, [layout.fold_row(row) for row in X])
-        factors, batch, refused = in_units(layout, problem, state.factors, batch)
+        state, batch, refused = in_units(layout, problem, state, batch)
         assert not refused
-        return advance(problem, state._replace(factors=factors), batch)[0]
+        return advance(problem, state, batch)[0]
 
     through = stopped = State.initial(problem)
     for X in STREAM:
@@ -225,8 +225,7 @@ def test_a_tensor_that_scaling_makes_too_large_is_refused(dtype):
     layout, problem = Layout((2, 3), scaling=Scaling(1, (1.0, 1e74, 1.0))), Problem(shape=(2, 3), rank=1, dtype=dtype)
     X = np.ones((3, 2, 3), dtype) * np.array([1e-5, 1e10, 1e-5], dtype)[:, None, None]
     batch, refused = gather(problem, list(X))
-    with np.errstate(over="ignore"):
-        _, _, wrong = in_units(layout, problem, (), batch)
+    _, _, wrong = in_units(layout, problem, State.initial(problem), batch)
 
     assert not refused
     assert list(wrong) == ([1] if dtype == "float64" else [0, 1, 2])

@@ -130,6 +130,7 @@ def write(path: Path, state: State) -> None:
             past, loadings = state.aggregates, {f"U{i + 1}": U for i, U in enumerate(state.loadings)}
             B = past.B if isinstance(past.B, np.ndarray) else np.stack([past.B.atom(r) for r in range(state.rank)])
             scalars = {"t": state.t, "N": state.N, "scale": state.scale, "E": past.E, "P": past.P}
+            loadings |= {"factors": np.array(state.factors)} if state.factors else {}
             np.savez(file, A=past.A, B=B, **loadings, **{k: np.array(v) for k, v in scalars.items()})  # type: ignore[arg-type]
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from error

@@ -15,7 +15,11 @@ from stream_ocpdl.errors import LineageError
 from stream_ocpdl.ocpdl.matching import SAME, Matching, match_atoms
 from stream_ocpdl.stream.asking import ask, versions
 from stream_ocpdl.stream.messages import Request, Snapshot
+from stream_ocpdl.stream.messages.layout import written_layout
 from stream_ocpdl.stream.snapshots import Published, choose, published, save
+
+SHOWN = 12
+"""Factors on a page."""
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="The same as JSON on standard output.")
 
@@ -93,15 +97,15 @@ def show(
 
 def described(snapshot: Snapshot) -> dict[str, Any]:
     """What is in a snapshot besides its line."""
-    names = snapshot.axes or tuple(f"mode {i + 1}" for i in range(len(snapshot.loadings)))
     modes = [
         {"name": name, "shape": list(U.shape), "norm": float(np.linalg.norm(U)), "zeros": float(np.mean(U == 0))}
-        for name, U in zip(names, snapshot.loadings, strict=True)
+        for name, U in zip(snapshot.modes, snapshot.loadings, strict=True)
     ]
     card = [{"name": line.name, "standing": str(line.standing), "reason": line.reason} for line in snapshot.card]
     return {
         "modes": modes,
         "axes": snapshot.axes,
+        "layout": None if snapshot.layout is None else written_layout(snapshot.layout),
         "schedule": snapshot.schedule,
         "card": card,
         "input": snapshot.input,
@@ -122,8 +126,23 @@ def page(told: dict[str, Any]) -> list[str]:
             f"{m['name']:16}  {' × '.join(map(str, m['shape'])):>14}  {m['norm']:10.4g}  {m['zeros']:6.1%}"
             for m in told["modes"]
         ),
+        *_layout(told["layout"], told["axes"]),
         *(f"{line['name']:14} {line['standing']:6} {line['reason']}" for line in told["card"]),
     ]
+
+
+def _layout(layout: dict[str, Any] | None, axes: tuple[str, ...] | None) -> list[str]:
+    """What there is to say of tensors that are not learned just as they come."""
+    if layout is None:
+        return []
+    names = axes or [f"mode {mode + 1}" for mode in range(len(layout["shape"]))]
+    tensors = ", ".join(f"{name} {size}" for name, size in zip(names, layout["shape"], strict=True))
+    lines = [f"tensors: {tensors}; loadings are in the units of the data, losses in those that were learned"]
+    if "factors" in layout:
+        factors = ", ".join(f"{factor:.6g}" for factor in layout["factors"][:SHOWN])
+        more = ", …" if len(layout["factors"]) > SHOWN else ""
+        lines.append(f"{names[layout['axis']]} was multiplied by {factors}{more}")
+    return lines
 
 
 @snapshot.command()
@@ -164,7 +183,6 @@ def diff(
 
 def compared(one: Snapshot, other: Snapshot, found: Matching, atoms: int) -> dict[str, Any]:
     """A comparison for machines."""
-    names = one.axes or tuple(f"mode {i + 1}" for i in range(len(one.loadings)))
     cosines = 1.0 - found.turns
     modes = [
         {
@@ -173,7 +191,7 @@ def compared(one: Snapshot, other: Snapshot, found: Matching, atoms: int) -> dic
             "least": float(row.min(initial=1.0)),
             "mean": float(row.sum() / max(len(row), 1)),
         }
-        for name, movement, row in zip(names, found.movements, cosines, strict=True)
+        for name, movement, row in zip(one.modes, found.movements, cosines, strict=True)
     ]
     most = [
         {

@@ -49,7 +49,7 @@ def _kind(annotation: Any) -> str:
     arguments = get_args(annotation)
     name = getattr(annotation, "__name__", str(annotation))
     if name == "list":
-        return f"list of {WORDS[arguments[0]]}s"
+        return f"list of {WORDS[arguments[0]]}s" if arguments[0] in WORDS else f"list, each a {_kind(arguments[0])}"
     if name == "dict":
         return "object"
     if not arguments:

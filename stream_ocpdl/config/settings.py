@@ -6,7 +6,7 @@ and their word is passed on with the place of the setting. Defaults are theirs, 
 
 import json
 from collections.abc import Callable
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field, SecretStr
 from stream_ocpdl.config.clients import Kafka, Section
 from stream_ocpdl.errors import ConfigError
 from stream_ocpdl.ocpdl.problem import WEIGHTS, Problem
+from stream_ocpdl.ocpdl.reshape import Layout, Scaling
 from stream_ocpdl.ocpdl.schedules import name_of, named
 from stream_ocpdl.ocpdl.spelling import sets_named
 from stream_ocpdl.stream.batching import Batching
@@ -39,6 +40,15 @@ class Input(Section):
     topic: str = Field(min_length=1, description="The name of the topic.")
     format: Name = _field(Format, "name", "How the tensors are written there.")
     dtype: str | None = Field(None, description="Of raw numbers, such as <f4; without it <f8.")
+
+
+class ScalingSettings(Section):
+    """How measurements are made comparable that have different units along an axis."""
+
+    axis: int | None = Field(None, description="The axis, from 0 on; null for none.")
+    by: Literal["rms", "deviation"] | list[float] = _field(
+        Scaling, "by", "One factor for each index; or 1/rms, 1/σ of the first minibatch, fixed from then on."
+    )
 
 
 class ProblemSettings(Section):
@@ -77,6 +87,10 @@ class ProblemSettings(Section):
     revive: int | None = _field(
         Problem, "revive", "Steps after which dead atoms are drawn anew, which leaves the theory; null for never."
     )
+    groups: list[list[int]] = Field(
+        default_factory=list, description="Modes that are learned as one, such as [[0, 1], [2]]; each once."
+    )
+    scaling: ScalingSettings = Field(default_factory=ScalingSettings, description="Factors along an axis.")
 
 
 class BatchingSettings(Section):
@@ -192,7 +206,7 @@ class Settings(Section):
 
     def plan(self) -> Plan:
         """What is to be learned."""
-        batching, problem, form, refusals, draws, _ = together(
+        batching, (problem, layout), form, refusals, draws, _ = together(
             self._batching, self._problem, self._format, self._refusals, self._draws, lambda: Start.read(self.start)
         )
         return Plan(
@@ -208,6 +222,7 @@ class Settings(Section):
             draws=draws,
             on_lost_input=self.on_lost_input,
             shards=self.shards,
+            layout=layout,
         )
 
     def topics(self) -> Topics:
@@ -231,8 +246,9 @@ class Settings(Section):
     def _refusals(self) -> Refusals:
         return Refusals(**self.refusals.model_dump())
 
-    def _problem(self) -> Problem:
-        given = self.problem.model_dump() | {"shape": tuple(self.problem.shape)}
+    def _problem(self) -> tuple[Problem, Layout | None]:
+        """The problem, and how tensors become its own, unless they are learned just as they come."""
+        given = self.problem.model_dump(exclude={"groups", "scaling"}) | {"shape": tuple(self.problem.shape)}
         try:
             given["weights"] = named(self.problem.weights)
             given["constraints"] = sets_named(self.problem.constraints)
@@ -241,9 +257,17 @@ class Settings(Section):
         if self.problem.batch_size is None:
             given["batch_size"] = max(1, self.batching.size)  # what is wrong with it, `Batching` says
         try:
-            return Problem(**given)
+            problem = Problem(**given)
+            layout = Layout(problem.shape, tuple(map(tuple, self.problem.groups)), self._scaling())
         except ConfigError as error:
             raise ConfigError(f"problem.{error}") from None
+        return (problem, None) if layout.plain else (replace(problem, shape=layout.grouped), layout)
+
+    def _scaling(self) -> Scaling | None:
+        axis, by = self.problem.scaling.axis, self.problem.scaling.by
+        if axis is None and by != Scaling(0).by:
+            raise ConfigError("scaling.by is for an axis; say which: problem.scaling.axis")
+        return None if axis is None else Scaling(axis, by if isinstance(by, str) else tuple(by))
 
     def _format(self) -> Format:
         if self.input.dtype is not None and self.input.format != "raw":

@@ -13,8 +13,8 @@ which suits what varies little about a large mean. Where that is zero fₖ is 1/
 one.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import inf, prod
 from operator import index
 from typing import Any, Literal
@@ -22,10 +22,13 @@ from typing import Any, Literal
 import numpy as np
 
 from stream_ocpdl.errors import ConfigError
+from stream_ocpdl.ocpdl import arrays
 from stream_ocpdl.ocpdl.aggregates import khatri_rao
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Sparse
 from stream_ocpdl.ocpdl.batch import Batch, fill
+from stream_ocpdl.ocpdl.entries import AnyBatch, collect
 from stream_ocpdl.ocpdl.problem import Problem
+from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
 
@@ -154,6 +157,10 @@ class Layout:
         found = [_unit(row[~np.isnan(row)].astype(np.float64), self.scaling.by) for row in cells]
         return tuple(1.0 / unit if unit > 0.0 else 1.0 for unit in found) if any(found) else ()
 
+    def on(self, factors: tuple[float, ...]) -> "Layout":
+        """The same with these factors given; without any nothing is scaled yet."""
+        return replace(self, scaling=replace(self.scaling, by=factors) if self.scaling and factors else None)
+
     def scaled(self, X: BigArray, factors: Sequence[float]) -> BigArray:
         """X (…, grouped), multiplied; a new array."""
         mode, v = self._along(factors)
@@ -191,17 +198,35 @@ class Layout:
         return mode, whole.reshape(-1)
 
 
-def in_units(
-    layout: Layout, problem: Problem, factors: tuple[float, ...], batch: Batch, workers: Workers = SERIAL
-) -> tuple[tuple[float, ...], Batch, dict[int, str]]:
-    """The factors, fixed now if they were not; the minibatch multiplied by them, in its own memory; and who is refused.
+def laid_out(
+    layout: Layout | None,
+    problem: Problem,
+    state: State,
+    rows: Sequence[BigArray | Sparse],
+    workers: Workers = SERIAL,
+    room: Callable[[int], BigArray] | None = None,
+) -> tuple[State, AnyBatch, dict[int, str]]:
+    """`collect` for tensors as they come; the state has the units, if they were fixed now. Units make them whole."""
+    if layout is None or layout.scaling is None:
+        folded = rows if layout is None else [layout.fold_row(row) for row in rows]
+        return state, *collect(problem, folded, workers, room)
+    place = arrays.empty((len(rows), *problem.shape), problem.dtype) if room is None else room(len(rows))
+    batch, refused = fill(problem, [layout.fold_row(row) for row in rows], place, workers)
+    return (state, batch, refused) if refused else in_units(layout, problem, state, batch, workers)
 
-    A minibatch without energy fixes nothing, and is what it was.
+
+def in_units(
+    layout: Layout, problem: Problem, state: State, batch: Batch, workers: Workers = SERIAL
+) -> tuple[State, Batch, dict[int, str]]:
+    """The state, with factors fixed now if they were not; the minibatch multiplied by them, in its own memory; and the
+    rows that are refused. A minibatch without energy fixes nothing, and is what it was.
     """
-    factors = factors or layout.factors(batch.X)
+    factors = state.factors or layout.factors(batch.X)
     if not factors:
-        return factors, batch, {}
-    return factors, *fill(problem, list(layout.scaled(batch.X, factors)), batch.X, workers)
+        return state, batch, {}
+    with np.errstate(over="ignore"):  # what is too large is refused
+        scaled = layout.scaled(batch.X, factors)
+    return state._replace(factors=factors), *fill(problem, list(scaled), batch.X, workers)
 
 
 def _unit(cells: Array, by: str) -> float:

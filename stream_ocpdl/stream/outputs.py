@@ -54,7 +54,7 @@ def snapshot(plan: Plan, progress: Progress, weight: float, identity: str) -> Ou
     found = Snapshot(
         version=version,
         tensors=state.N,
-        loadings=state.loadings,
+        loadings=state.loadings if plan.layout is None else plan.layout.outward(state.loadings, state.factors),
         axes=progress.axes,
         weight=weight,
         schedule=str(problem.weights)[:TEXT],
@@ -62,6 +62,7 @@ def snapshot(plan: Plan, progress: Progress, weight: float, identity: str) -> Ou
         atoms=tuple(range(plan.problem.rank)),
         input=identity,
         positions=progress.resume,
+        layout=None if plan.layout is None else plan.layout.on(state.factors),
     )
     return Output("snapshots", b"%d" % version.shard, found.to_bytes(), _event(plan, "snapshot", str(version)))
 

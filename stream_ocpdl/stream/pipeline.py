@@ -14,9 +14,10 @@ from stream_ocpdl.errors import DataError, LineageError, NumericError, OcpdlErro
 from stream_ocpdl.ocpdl.arrays import BigArray, empty
 from stream_ocpdl.ocpdl.blame import blame
 from stream_ocpdl.ocpdl.diagnostics import figures
-from stream_ocpdl.ocpdl.entries import AnyBatch, collect
+from stream_ocpdl.ocpdl.entries import AnyBatch
 from stream_ocpdl.ocpdl.learner import advance
 from stream_ocpdl.ocpdl.problem import Problem
+from stream_ocpdl.ocpdl.reshape import laid_out
 from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
@@ -79,7 +80,7 @@ class Pipeline:
         self._workers = workers
         self._care = care
         self._place: BigArray | None = None
-        self._intake = Intake(plan.format, plan.problem.shape, progress.resume)
+        self._intake = Intake(plan.format, plan.shape, progress.resume)
         self._batcher = Batcher(plan.batching, list(progress.resume), progress.cursor)
         self._expected = dict(progress.resume)
         self._before = progress
@@ -136,11 +137,11 @@ class Pipeline:
         ready = self._gather(now)
         if ready is None:
             return None
-        cut, batch, axes = ready
-        before, step, state = self.progress, None, self.progress.state
+        cut, batch, axes, state = ready
+        before, step = self.progress, None
         tally = self._tally(cut)
         if batch is not None:
-            state, step = self._advance(batch)
+            state, step = self._advance(state, batch)
         reached = before.reached | cut.reached
         open_ = self._open(reached)
         self.progress = replace(
@@ -161,14 +162,20 @@ class Pipeline:
         journal = [self._journal(record) for record in self._records(before, cut, step)]
         return Outcome((*self._results(cut, step), *journal), step, tuple(r.error for r in cut.refused))
 
-    def _gather(self, now: float) -> tuple[Cut, AnyBatch | None, tuple[str, ...] | None] | None:
-        """The next minibatch, copied together and checked on the way; whoever fails the check loses the row."""
+    def _gather(self, now: float) -> tuple[Cut, AnyBatch | None, tuple[str, ...] | None, State] | None:
+        """The next minibatch, copied together and checked on the way; whoever fails the check loses the row.
+
+        With it comes the state to go on from: the present one, with the units of the data if these are fixed now.
+        """
         while (rows := self._batcher.complete(now)) is not None:
             batch: AnyBatch | None = None
             wrong: dict[Position, OcpdlError] = {}
+            state = self.progress.state
             if rows:
                 arrays = [item.tensor.array for item in rows if item.tensor is not None]
-                batch, refused = collect(self.plan.problem, arrays, self._workers, self._room)
+                state, batch, refused = laid_out(
+                    self.plan.layout, self.plan.problem, state, arrays, self._workers, self._room
+                )
                 wrong = {rows[j].position: DataError(reason) for j, reason in refused.items()}
             axes, misnamed = _named(self.progress.axes, [item for item in rows if item.position not in wrong])
             wrong |= misnamed
@@ -177,10 +184,10 @@ class Pipeline:
                 judged = self.plan.draws.judge(self.progress.draws, origins)
                 wrong |= {rows[j].position: error for j, error in judged.items()}
             if self._care and batch is not None and not wrong:
-                guilty = blame(self.problem, self.progress.state, batch, self._workers)
+                guilty = blame(self.problem, state, batch, self._workers)
                 wrong = {rows[j].position: NumericError(reason) for j, reason in guilty.items()}
             if not wrong:
-                return self._batcher.take(rows), batch, axes
+                return self._batcher.take(rows), batch, axes, state
             self._batcher.refuse(wrong)
         return None
 
@@ -190,11 +197,11 @@ class Pipeline:
             self._place = empty((rows, *self.problem.shape), self.problem.dtype)
         return self._place[:rows]
 
-    def _advance(self, batch: AnyBatch) -> tuple[State, Step]:
+    def _advance(self, state: State, batch: AnyBatch) -> tuple[State, Step]:
         """The next state, in the memory of the present one."""
         self._care = False
         try:
-            return advance(self.problem, self.progress.state, batch, self._workers, consume=True)
+            return advance(self.problem, state, batch, self._workers, consume=True)
         except NumericError as error:
             raise Spent(str(error)) from error
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from stream_ocpdl.errors import ConfigError, DecodeError
 from stream_ocpdl.ocpdl.problem import Problem
+from stream_ocpdl.ocpdl.reshape import Layout
 from stream_ocpdl.stream.batching import Batching
 from stream_ocpdl.stream.draws import Draws
 from stream_ocpdl.stream.formats import Format
@@ -40,14 +41,18 @@ class Plan:
     shard: int = 0
     """Which of the model's shards this is the plan of."""
     shards: int = 1
+    layout: Layout | None = None
+    """How tensors become those of the problem, if they are not learned just as they come."""
 
     def __post_init__(self) -> None:
+        if self.layout is not None and self.layout.grouped != self.problem.shape:
+            raise ConfigError(f"the layout gives tensors of shape {self.layout.grouped}, not {self.problem.shape}")
         if not re.fullmatch(MODEL, self.model):
             raise ConfigError(
                 f"model must be 1 to 200 letters, digits, dots, dashes or underscores, not {self.model!r}"
             )
         if self.axes is not None and not (isinstance(self.axes, tuple) and self._named_right(self.axes)):
-            raise ConfigError(f"axes must be a list of {self.problem.modes} different names, not {self.axes!r}")
+            raise ConfigError(f"axes must be a list of {len(self.shape)} different names, not {self.axes!r}")
         if self.on_lost_input not in ("fail", "resume"):
             raise ConfigError(f"on_lost_input must be 'fail' or 'resume', not {self.on_lost_input!r}")
         for name in ("snapshot_every", "digest_every", "shards"):
@@ -59,9 +64,15 @@ class Plan:
 
     def _named_right(self, axes: tuple[str, ...]) -> bool:
         with suppress(DecodeError):
-            return len(Fields({"kind": "", "axes": list(axes)}, "").axes()) == self.problem.modes
+            return len(Fields({"kind": "", "axes": list(axes)}, "").axes()) == len(self.shape)
         return False
 
     def lineage(self) -> str:
         """The digest of all that decides bits, beside the input and the order of its rows."""
-        return sha256(f"{self.problem.digest()} {self.format}".encode()).hexdigest()
+        layout = "" if self.layout is None else f" {self.layout}"
+        return sha256(f"{self.problem.digest()} {self.format}{layout}".encode()).hexdigest()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a tensor as it comes."""
+        return self.problem.shape if self.layout is None else self.layout.shape

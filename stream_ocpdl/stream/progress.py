@@ -15,9 +15,9 @@ from math import isclose
 from stream_ocpdl.errors import DecodeError, LineageError
 from stream_ocpdl.fingerprint import fingerprint
 from stream_ocpdl.ocpdl.diagnostics import figures
-from stream_ocpdl.ocpdl.entries import collect
 from stream_ocpdl.ocpdl.learner import advance
 from stream_ocpdl.ocpdl.problem import Problem
+from stream_ocpdl.ocpdl.reshape import laid_out
 from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
@@ -36,7 +36,7 @@ from stream_ocpdl.stream.messages import (
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.refusals import Tally
 from stream_ocpdl.stream.terms import in_force
-from stream_ocpdl.stream.warm import Warm, loadings_of, warmed
+from stream_ocpdl.stream.warm import Warm, loadings_of, warm_loadings, warmed
 
 TOLERANCE = 1e-6
 """How far figures may be from those that were journaled under another fingerprint, relatively."""
@@ -80,7 +80,7 @@ class Progress:
 
 def beginning(plan: Plan, resume: dict[int, int], warm: Warm | None = None) -> Progress:
     """The progress of a model that has seen nothing, and begins to read here."""
-    state = State.initial(plan.problem) if warm is None else warmed(plan.problem, warm.loadings)
+    state = State.initial(plan.problem) if warm is None else warmed(plan.problem, warm_loadings(plan, warm))
     return Progress(state, "", resume, resume, cursor=min(resume, default=0), axes=plan.axes)
 
 
@@ -132,9 +132,10 @@ def _learn_again(
     if checksum(*(row.value or b"" for row in used)) != record.checksum:
         raise LineageError(f"the input of step {record.t} is not what it was when it was learned")
     problem = progress.problem(plan)
-    rows = [tensor for _, tensor in Intake(plan.format, problem.shape, ()).rows(used)]
-    batch, _ = collect(problem, [tensor.array for tensor in rows], workers)
-    return *advance(problem, progress.state, batch, workers, consume=True), [tensor.origin for tensor in rows]
+    rows = [tensor for _, tensor in Intake(plan.format, plan.shape, ()).rows(used)]
+    arrays = [tensor.array for tensor in rows]
+    state, batch, _ = laid_out(plan.layout, problem, progress.state, arrays, workers)
+    return *advance(problem, state, batch, workers, consume=True), [tensor.origin for tensor in rows]
 
 
 def _check_counts(record: JournalRecord, step: Step, exact: bool) -> None:

@@ -13,6 +13,7 @@ from stream_ocpdl.errors import ConfigError, LineageError, OcpdlError
 from stream_ocpdl.ocpdl.arrays import Array
 from stream_ocpdl.ocpdl.problem import MARGIN, Problem
 from stream_ocpdl.ocpdl.state import State
+from stream_ocpdl.stream.plan import Plan
 
 LARGEST = 60_000_000
 """Bytes of loadings that a genesis can carry: a record of the journal is not cut into pieces."""
@@ -43,6 +44,17 @@ def warmed(problem: Problem, loadings: Sequence[Array]) -> State:
     except OcpdlError as error:
         raise ConfigError(f"warm_start: {error}") from None
     return state
+
+
+def warm_loadings(plan: Plan, warm: Warm) -> Sequence[Array]:
+    """The loadings as the learner of a plan has them: in its units, which must be known."""
+    if plan.layout is None or plan.layout.scaling is None:
+        return warm.loadings
+    factors = plan.layout.scaling.by
+    if isinstance(factors, str):
+        raise ConfigError(f"warm_start: problem.scaling.by is {factors!r}, known only after data; give the factors")
+    _check(plan.problem, warm.loadings)
+    return plan.layout.inward(warm.loadings, factors)
 
 
 def _check(problem: Problem, loadings: Sequence[Array]) -> None:

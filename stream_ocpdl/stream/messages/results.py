@@ -11,8 +11,10 @@ import numpy as np
 from stream_ocpdl.errors import DecodeError
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.diagnostics import Assumption, Standing
+from stream_ocpdl.ocpdl.reshape import Layout
 from stream_ocpdl.stream.messages.fields import Fields, pairs, to_base64
 from stream_ocpdl.stream.messages.framing import OWN, Payload, brief, frame, unframe
+from stream_ocpdl.stream.messages.layout import layout_of, written_layout
 from stream_ocpdl.stream.messages.records import Position, Record, Version
 from stream_ocpdl.stream.messages.tensor import dense
 
@@ -78,6 +80,8 @@ class Snapshot:
     input: str
     positions: dict[int, int]
     software: str = SOFTWARE
+    layout: Layout | None = None
+    """How tensors became those of the problem, with the factors in force; none if they are learned as they come."""
 
     @property
     def step(self) -> int:
@@ -88,6 +92,19 @@ class Snapshot:
     def rank(self) -> int:
         """R."""
         return len(self.atoms)
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """A name for each loading matrix; that of a group has the names of all its axes."""
+        groups = self.layout.groups if self.layout else tuple((i,) for i in range(len(self.loadings)))
+        names = self.axes or tuple(f"mode {i + 1}" for i in range(sum(map(len, groups))))
+        return tuple(" × ".join(names[mode] for mode in group) for group in groups)
+
+    def atom(self, r: int) -> Array:
+        """The atom in column r as a tensor, in the shape and the units of the data; its modes are named by `axes`."""
+        columns = [np.asarray(U[:, [r]]) for U in self.loadings]
+        layout = self.layout or Layout(tuple(len(U) for U in self.loadings))
+        return np.asarray(layout.atoms(columns)[0])
 
     def to_bytes(self) -> bytes:
         """Header with all but the loadings, payload U₁ … Uₙ one after the other."""
@@ -107,6 +124,7 @@ class Snapshot:
             "software": self.software,
         }
         header |= {"axes": self.axes} if self.axes is not None else {}
+        header |= {"layout": written_layout(self.layout)} if self.layout is not None else {}
         return frame(header, *(np.ascontiguousarray(U, F8).data.cast("B") for U in self.loadings))
 
     @classmethod
@@ -117,9 +135,10 @@ class Snapshot:
         version, rank, shape = fields.version("version"), fields.size("rank"), fields.shape()
         if fields.count("step") != version.t:
             raise DecodeError(f"step is {header['step']}, and that of the version {version.t}")
-        axes = fields.optional("axes", fields.axes)
-        if axes is not None and len(axes) != len(shape):
-            raise DecodeError(f"axes is {brief(list(axes))}, {len(axes)} names for {len(shape)} modes")
+        axes, layout = fields.optional("axes", fields.axes), layout_of(fields, shape)
+        modes = len(shape if layout is None else layout.shape)
+        if axes is not None and len(axes) != modes:
+            raise DecodeError(f"axes is {brief(list(axes))}, {len(axes)} names for {modes} modes")
         return cls(
             version,
             fields.count("tensors"),
@@ -132,6 +151,7 @@ class Snapshot:
             fields.text("input"),
             fields.positions("positions"),
             fields.text("software"),
+            layout,
         )
 
 
