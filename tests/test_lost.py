@@ -16,7 +16,7 @@ from stream_ocpdl.stream.checkpoint import ReadOnly
 from stream_ocpdl.stream.following import Follower
 from stream_ocpdl.stream.history import entries, records_of
 from stream_ocpdl.stream.lost import ranges
-from stream_ocpdl.stream.messages import JournalRecord, Tensor, split
+from stream_ocpdl.stream.messages import JournalRecord, Request, Tensor, split
 from stream_ocpdl.stream.recovery import Recovery
 from tests.fakes import Crash, Journal, Source, Store, World, serve
 from tests.test_pipeline import PACE, crashing, inputs, live, plan
@@ -363,6 +363,29 @@ def test_the_window_after_a_loss(change, kept):
     else:
         with pytest.raises(LineageError, match="nothing can be replayed"):
             past(world).audit([])
+
+
+def test_back_to_before_a_loss():
+    """The beginning needs no input, so it can be gone back to; what is kept of it is of the old topic, and a step of
+    that one is not looked for in the new one, though it has records at those offsets.
+    """
+    world = anew(learned(), 30)
+    world.requests = [(len(world.stream("journal")) + 2, Request("a", "rollback", t=0, epoch=0, present=0).to_bytes())]
+    kept = []
+
+    def at(place):
+        if place == "before-rollback":
+            kept.extend((manifest.journal_offset, manifest.input) for manifest, _ in world.checkpoints[:1])
+
+    end, _ = serve(world, plan(**RESUME), PACE, at)
+
+    assert kept == [(0, "input (first, 2 partitions)")]
+    assert [record.event for record in journal(world)].count("rollback") == 1
+    assert serve(world, plan(), PACE)[0].progress.state.digest() == end.progress.state.digest()
+    with pytest.raises(InputLost, match="step 1 learned from input"):
+        past(world).at(1)
+    said, done = rebuilt(world)
+    assert said == done
 
 
 def test_another_problem_is_refused_there_too():

@@ -112,7 +112,7 @@ class Desk:
 
     def _keep(self, model: str, found: Recovered) -> None:
         """A checkpoint of the step to go back to, unless there is one."""
-        store, identity = self.world.store, self.world.source.identity
+        store, identity = self.world.store, found.input or self.world.source.identity
         manifest = manifest_of(found.plan, found.progress, found.journal_offset, identity)
         known = (c.manifest for c in store.candidates() if c.manifest.model == model)
         if all((m.journal_offset, m.sha256) != (manifest.journal_offset, manifest.sha256) for m in known):
