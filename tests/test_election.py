@@ -145,7 +145,7 @@ class Life:
 
     def __init__(self, model, directory, name, patch="", **settings):
         path, self._log = directory / f"{name}.json", directory / f"{name}.log"
-        Settings(**model.settings.model_dump() | settings).save(path)
+        Settings(**model.settings.model_dump() | {"http": {"port": 0}} | settings).save(path)
         script = f"{patch}\nimport sys\nfrom stream_ocpdl.cli import main\nmain(['run', '--config', {str(path)!r}])"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stderr=log)

@@ -105,7 +105,7 @@ def serve(
         with said_after(SILENT, "compiling the kernels, once on this machine: it takes a minute or two"):
             warm_up(plan.problem, workers)
         stop = Stop()  # before this there is nothing to finish, and a signal ends the process at once
-        work = ShardWork(settings, plan, pace, connection, workers, report, board, at)
+        work = ShardWork(settings, plan, pace, connection, workers, report, at, board)
         wanted = [topics.input, *topics.outputs(1)]
         with (
             Presence(board, wanted, topic_names(connection)),

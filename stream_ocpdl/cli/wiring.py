@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from stream_ocpdl.cli.options import store_of
 from stream_ocpdl.config.settings import Settings
@@ -35,8 +35,9 @@ class ShardWork:
     connection: Connection
     workers: Workers
     report: Report
-    board: Board
     at: CrashPoint = no_crash
+    board: Board = field(default_factory=lambda: Board("", 1))
+    """Where what happens is written down."""
 
     def run(self, term: Term, warm: Callable[[], Follower | None]) -> None:
         """Write it, for as long as the term lasts."""

@@ -3,6 +3,7 @@
 import ctypes
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, cast
@@ -213,9 +214,9 @@ class KafkaSource:
     ) -> None:
         self._connection, self._topic, self._group, self._called = connection, topic, group, called
         self._shard, self._shards = shard, shards
-        self.statistics = ""
-        """What the client counts, in its own JSON, if it does. It comes with a poll, and would pile up without any."""
-        counts = {"statistics.interval.ms": STATISTICS_MS, "stats_cb": self._counted} if counting else {}
+        # Of its own: a client that knows us would be kept, with its threads, until garbage is collected.
+        self._counted: deque[str] = deque([""], maxlen=1)
+        counts = {"statistics.interval.ms": STATISTICS_MS, "stats_cb": self._counted.append} if counting else {}
         self._consumer = connection.consumer(**{"group.id": group, **counts})
         self.partitions: Sequence[int] = ()
         self.identity = ""
@@ -284,12 +285,14 @@ class KafkaSource:
         consumed = [TopicPartition(self._topic, p, offset) for p, offset in offsets.items()]
         return consumed, self._nobody if token is None else token
 
+    @property
+    def statistics(self) -> str:
+        """What the client counts, in its own JSON, if it does. It comes with a poll, and would pile up without any."""
+        return self._counted[-1]
+
     def close(self) -> None:
         """Leave."""
         self._consumer.close()
-
-    def _counted(self, statistics: str) -> None:
-        self.statistics = statistics
 
     def _pause_all_but(self, hungry: Collection[int]) -> None:
         full = {p for p in self.partitions if p not in hungry}
