@@ -14,7 +14,10 @@ INTERRUPTED = 130
 class Commands(click.Group):
     """Commands that are imported when they are called, and errors in one line with their exit code."""
 
-    names = ("run", "config", "validate", "topics", "dlq", "snapshot", "reconfigure", "replay", "verify", "demo")
+    names = (
+        *("run", "config", "validate", "topics", "tap", "dlq", "snapshot"),
+        *("reconfigure", "replay", "verify", "demo"),
+    )
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All of them."""

@@ -192,7 +192,7 @@ def whole(records: Iterable[Record]) -> Iterator[Record]:
     """Records, those in pieces put together as the last of them; pieces that do not make a whole are passed over."""
     assemblers: dict[int, Assembler] = {}
     for record in records:
-        chunk = _chunk(record.value)
+        chunk = piece_of(record.value)
         if chunk is None:
             yield record
             continue
@@ -205,7 +205,7 @@ def whole(records: Iterable[Record]) -> Iterator[Record]:
             yield replace(record, value=put.whole)
 
 
-def _chunk(value: bytes | None) -> Chunk | None:
+def piece_of(value: bytes | None) -> Chunk | None:
     """The piece that a record is, if it is one."""
     if value is None or not value.startswith(MAGIC):
         return None

@@ -1,0 +1,162 @@
+"""What became of one record of the input: which step learned it, or why not; its code; the dictionary it was coded with.
+
+The journal decides: it names every record that was used, refused or lost. Codes and snapshots may be gone by now, for
+their topics may be trimmed; what is not found is none.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+import numpy as np
+
+from stream_ocpdl.errors import DecodeError
+from stream_ocpdl.ocpdl.arrays import BigArray, Sparse
+from stream_ocpdl.stream.assembly import piece_of
+from stream_ocpdl.stream.intake import Intake
+from stream_ocpdl.stream.kafka import Connection, offsets_at, partitions_of_topic, read_committed
+from stream_ocpdl.stream.messages import Code, JournalRecord, Position, Record, Refused, Run, Snapshot, Tensor, Version
+from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.snapshots import Published
+
+
+@dataclass(slots=True)
+class Fate:
+    """What a journal says of one record of the input."""
+
+    position: Position
+    learned: JournalRecord | None = None
+    refused: Refused | None = None
+    refused_at: int = 0
+    """The step at which the model was then."""
+    lost: bool = False
+    remembered: bool = False
+    """Whether the present state has learned it: a rollback may have forgotten it."""
+    reached: int | None = None
+    """The offset of its partition below which all is done; none if the journal does not have the partition."""
+    t: int = 0
+    epoch: int = 0
+    _offset: int = -1
+    """Where the step that learned it stands in the journal."""
+    _segments: list[tuple[int, bool]] = field(default_factory=list)
+    """Where each history begins that goes back to an earlier record, and whether that one had learned it."""
+
+    def read(self, offset: int, record: JournalRecord) -> None:
+        """The next record of the journal."""
+        partition = self.position.partition
+        self.t, self.epoch = record.t, record.epoch or 0
+        self.reached = record.reached.get(partition, self.reached)
+        back = record.target.offset if record.target else record.base[0] if record.base else None
+        if back is not None:
+            self._segments.append((offset, self._had(back)))
+        if holds(record.used, self.position):
+            self.learned, self._offset = record, offset
+        for entry in record.refused:
+            if (entry.partition, entry.offset) == self.position:
+                self.refused, self.refused_at = entry, record.t
+        self.lost = self.lost or holds(record.lost or (), self.position)
+        self.remembered = self._had(offset)
+
+    def _had(self, offset: int) -> bool:
+        """Whether the state after a record of the journal has learned it."""
+        begin, before = next(((b, had) for b, had in reversed(self._segments) if b <= offset), (-1, False))
+        return before or (self.learned is not None and begin <= self._offset <= offset)
+
+
+def holds(runs: Iterable[Run], position: Position) -> bool:
+    """Whether a record is in one of the runs.
+
+    >>> holds([(0, 3, 5)], Position(0, 5)), holds([(0, 3, 5)], Position(1, 5))
+    (True, False)
+    """
+    return any(p == position.partition and first <= position.offset <= last for p, first, last in runs)
+
+
+def fate(journal: Iterable[tuple[int, JournalRecord]], position: Position) -> Fate:
+    """What a journal says of a record."""
+    found = Fate(position)
+    for offset, record in journal:
+        found.read(offset, record)
+    return found
+
+
+def record_at(connection: Connection, topic: str, position: Position) -> Record | None:
+    """The record at a place, if it is there (still)."""
+    found = next(read_committed(connection, topic, position.partition, position.offset), None)
+    return found if found is not None and found.position == position else None
+
+
+def tensor_of(connection: Connection, plan: Plan, record: Record, step: JournalRecord) -> tuple[Position, Tensor | None]:
+    """The tensor of a record that a step used, and the place that its code names; none if pieces of it are gone."""
+    chunk, intake = piece_of(record.value) if plan.format.name == "native" else None, _intake(plan, record)
+    if chunk is None:
+        return record.position, next(intake.rows([record]))[1]
+    partition = record.position.partition
+    mine = [run for run in step.used if run[0] == partition]
+    first, last = min(run[1] for run in mine), max(run[2] for run in mine)
+    within = takewhile(
+        lambda r: r.position.offset <= last, read_committed(connection, plan.topic, partition, first)
+    )
+    pieces = [r for r in within if holds(mine, r.position) and getattr(piece_of(r.value), "id", None) == chunk.id]
+    end = pieces[-1].position if pieces else record.position
+    return end, next(intake.rows(pieces))[1] if len(pieces) == chunk.count else None
+
+
+def _intake(plan: Plan, record: Record) -> Intake:
+    return Intake(plan.format, plan.problem.shape, [record.position.partition])
+
+
+def dense_of(tensor: Tensor) -> BigArray:
+    """All cells of a tensor."""
+    if not isinstance(tensor.array, Sparse):
+        return tensor.array
+    full = np.zeros(tensor.shape, tensor.array.values.dtype)
+    full.reshape(-1)[tensor.array.indices] = tensor.array.values
+    return full
+
+
+def code_of(connection: Connection, topic: str, position: Position, timestamp: int) -> Code | None:
+    """The code of a record. It has the time of its tensor: so it is looked for from there on, and then before."""
+    starts = offsets_at(connection, topic, timestamp) if timestamp >= 0 else {}
+    for partition in partitions_of_topic(connection, topic):
+        found = _code(read_committed(connection, topic, partition, starts.get(partition, 0)), position)
+        if found is not None:
+            return found
+    for partition, start in starts.items():  # a tensor with a time that was still to come has a code of an earlier one
+        before = takewhile(lambda r, end=start: r.position.offset < end, read_committed(connection, topic, partition))  # type: ignore[misc]
+        found = _code(before, position)
+        if found is not None:
+            return found
+    return None
+
+
+def _code(records: Iterator[Record], position: Position) -> Code | None:
+    for record in records:
+        with suppress(DecodeError):
+            code = Code.from_bytes(record.value)
+            if code.position == position:
+                return code
+    return None
+
+
+def nearest(found: Iterable[Published], version: Version) -> Snapshot | None:
+    """The newest snapshot at or before a version, of its epoch; if there is none the oldest after it."""
+    before = after = None
+    for one in found:
+        other = one.snapshot.version
+        if (other.shard, other.epoch) != (version.shard, version.epoch):
+            continue
+        if other.t <= version.t and (before is None or other.t >= before.version.t):
+            before = one.snapshot
+        elif other.t > version.t and (after is None or other.t < after.version.t):
+            after = one.snapshot
+    return before or after
+
+
+Places = Mapping[str, Callable[[bytes | None], Position]]
+
+
+def position_in(record: Record, places: Places, topic: str) -> Position:
+    """The place in the input that a message of another topic speaks of."""
+    return places[topic](record.value)
