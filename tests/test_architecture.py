@@ -67,7 +67,7 @@ LAYERS = [
     {"stream.recovery", "stream.topics", "stream.watch"},
     {"stream.requests", "stream.replaying", "stream.following"},
     {"stream.service", "stream.ahead", "stream.standby", "stream.preflight", "stream.snapshots", "stream.asking"},
-    {"stream.starting", "stream.replicas"},
+    {"stream.starting", "stream.replicas", "stream.lookup"},
     {"config.settings"},
     {"config.places"},
     {"config.loading", "config.reference", "config.validation", "evidence", "audit"},
@@ -94,6 +94,7 @@ LAYERS = [
         "cli.validate",
         "cli.verify",
     },
+    {"cli.explain"},
     {"cli"},
     {"__main__"},
 ]

@@ -1,10 +1,10 @@
-"""What became of one record of the input: which step learned it, or why not; its code; the dictionary it was coded with.
+"""What became of one record of the input: which step learned it, or why none did; its code, and under which dictionary.
 
 The journal decides: it names every record that was used, refused or lost. Codes and snapshots may be gone by now, for
 their topics may be trimmed; what is not found is none.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -87,7 +87,9 @@ def record_at(connection: Connection, topic: str, position: Position) -> Record 
     return found if found is not None and found.position == position else None
 
 
-def tensor_of(connection: Connection, plan: Plan, record: Record, step: JournalRecord) -> tuple[Position, Tensor | None]:
+def tensor_of(
+    connection: Connection, plan: Plan, record: Record, step: JournalRecord
+) -> tuple[Position, Tensor | None]:
     """The tensor of a record that a step used, and the place that its code names; none if pieces of it are gone."""
     chunk, intake = piece_of(record.value) if plan.format.name == "native" else None, _intake(plan, record)
     if chunk is None:
@@ -95,9 +97,7 @@ def tensor_of(connection: Connection, plan: Plan, record: Record, step: JournalR
     partition = record.position.partition
     mine = [run for run in step.used if run[0] == partition]
     first, last = min(run[1] for run in mine), max(run[2] for run in mine)
-    within = takewhile(
-        lambda r: r.position.offset <= last, read_committed(connection, plan.topic, partition, first)
-    )
+    within = takewhile(lambda r: r.position.offset <= last, read_committed(connection, plan.topic, partition, first))
     pieces = [r for r in within if holds(mine, r.position) and getattr(piece_of(r.value), "id", None) == chunk.id]
     end = pieces[-1].position if pieces else record.position
     return end, next(intake.rows(pieces))[1] if len(pieces) == chunk.count else None
@@ -152,11 +152,3 @@ def nearest(found: Iterable[Published], version: Version) -> Snapshot | None:
         elif other.t > version.t and (after is None or other.t < after.version.t):
             after = one.snapshot
     return before or after
-
-
-Places = Mapping[str, Callable[[bytes | None], Position]]
-
-
-def position_in(record: Record, places: Places, topic: str) -> Position:
-    """The place in the input that a message of another topic speaks of."""
-    return places[topic](record.value)
