@@ -18,7 +18,7 @@ from stream_ocpdl.stream.kafka import (
     read_committed,
     watermarks,
 )
-from stream_ocpdl.stream.messages import CHUNK, Code, DeadLetter, Record, Snapshot, Tensor, split
+from stream_ocpdl.stream.messages import CHUNK, Code, DeadLetter, Headers, Record, Snapshot, Tensor, split
 
 T = TypeVar("T")
 
@@ -65,16 +65,27 @@ class TensorProducer:
         self._writer = Writer(self._connection, queue_bytes)
         self._partitions: Sequence[int] = ()
 
-    def send(self, array: Any, key: bytes | None = None, axes: Sequence[str] | None = None) -> None:
-        """Queue one tensor, dense or sparse (`Sparse`, SciPy's, PyData's); tensors of one key stay in order."""
+    def send(
+        self,
+        array: Any,
+        key: bytes | None = None,
+        axes: Sequence[str] | None = None,
+        *,
+        partition: int = -1,
+        headers: Headers = (),
+    ) -> None:
+        """Queue one tensor, dense or sparse (`Sparse`, SciPy's, PyData's); tensors of one key stay in order.
+
+        `partition` is where it goes, whatever the key. `headers` go with it, or with the last of its pieces.
+        """
         if isinstance(axes, str):
             raise DataError(f"axes must be a list of names, not the text {axes!r}")
         tensor = Tensor(_array(array), None if axes is None else tuple(axes))
         value = tensor.to_bytes(crc=self._checksums)
         if len(value) <= self._chunk:
-            self._write(value, key, -1, 0.0 if self._at_once else self._timeout)
+            self._write(value, key, partition, 0.0 if self._at_once else self._timeout, headers)
         else:
-            self._write_pieces(value, key)
+            self._write_pieces(value, key, partition, headers)
 
     def send_many(self, arrays: Iterable[Any], key: bytes | None = None, axes: Sequence[str] | None = None) -> None:
         """Queue tensors one after the other."""
@@ -92,20 +103,22 @@ class TensorProducer:
         if kind is None:
             self.flush()
 
-    def _write_pieces(self, value: bytes, key: bytes | None) -> None:
+    def _write_pieces(self, value: bytes, key: bytes | None, partition: int, headers: Headers) -> None:
         name = uuid.uuid4()
-        partition = -1 if key else self._any_partition(name.int)  # an empty key goes anywhere, as none does
+        if partition < 0 and not key:  # an empty key goes anywhere, as none does
+            partition = self._any_partition(name.int)
         for chunk in split(value, name.hex, self._chunk):
             wait = 0.0 if self._at_once and chunk.index == 0 else self._timeout
-            self._write(chunk.to_bytes(crc=self._checksums), key, partition, wait)
+            last = chunk.index + 1 == chunk.count
+            self._write(chunk.to_bytes(crc=self._checksums), key, partition, wait, headers if last else ())
 
     def _any_partition(self, number: int) -> int:
         """All pieces must go to one partition; without a key nobody else would see to it."""
         self._partitions = self._partitions or partitions_of_topic(self._connection, self.topic)
         return self._partitions[number % len(self._partitions)]
 
-    def _write(self, value: bytes, key: bytes | None, partition: int, wait: float) -> None:
-        if not self._writer.write(self.topic, value, key, partition, wait):
+    def _write(self, value: bytes, key: bytes | None, partition: int, wait: float, headers: Headers) -> None:
+        if not self._writer.write(self.topic, value, key, partition, wait, headers):
             raise QueueFull(
                 f"the queue for {self.topic} is full: the broker does not take tensors as fast as they come"
             )

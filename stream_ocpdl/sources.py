@@ -1,0 +1,186 @@
+"""Tensors of one shape from files, from a pipe, or from a chain with a known dictionary: for those who fill a topic.
+
+A source can be read again from its beginning, and gives the same tensors in the same order: that is how a run that was
+cut short goes on.
+"""
+
+import csv
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, product
+from math import nan
+from pathlib import Path
+from typing import IO, Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from stream_ocpdl.errors import ConfigError, DataError, OcpdlError
+from stream_ocpdl.ocpdl.arrays import Array, BigArray
+from stream_ocpdl.ocpdl.synthetic import chain
+
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".pgm", ".ppm")
+VIDEOS = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".mpg")
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """Tensors to come, and how many there are, where that is known."""
+
+    count: int | None
+    each: Iterator[BigArray]
+
+
+def from_file(path: Path, shape: Shape, array: str | None = None, stride: int | None = None) -> Tensors:
+    """The tensors of a file, by the end of its name."""
+    kind = path.suffix.lower()
+    try:
+        if kind == ".npy":
+            return stacked(np.load(path, mmap_mode="r", allow_pickle=False), shape, path.name)
+        if kind == ".npz":
+            return stacked(_member(path, array), shape, path.name)
+        if kind in IMAGES:
+            return _patches(_image(path, shape), shape, stride, path.name)
+        if kind == ".csv":
+            return Tensors(None, windows(path, shape, stride))
+    except OcpdlError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, EOFError, BadZipFile) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    if kind in VIDEOS:
+        raise ConfigError(
+            f"{path}: nothing that is installed reads {kind}. Make an animated .gif of it, or the frames a .npy file:"
+            ' ffmpeg -i CLIP -f rawvideo -pix_fmt gray - | python -c \'import sys, numpy as np; np.save("clip.npy",'
+            " np.frombuffer(sys.stdin.buffer.read(), np.uint8).reshape(-1, HEIGHT, WIDTH))'"
+        )
+    raise ConfigError(f"{path} has no ending that is known: .npy, .npz, .csv, or an image ({', '.join(IMAGES)})")
+
+
+def stacked(values: Any, shape: Shape, name: str) -> Tensors:
+    """The tensors of an array: one, or many along its first axis."""
+    if values.dtype.kind not in "fiub":
+        raise DataError(f"{name} has dtype {values.dtype}, not numbers")
+    if values.shape == shape:
+        return Tensors(1, iter([values]))
+    if values.shape[1:] != shape:
+        raise DataError(f"{name} has shape {list(values.shape)}, not {list(shape)} or any number of those")
+    return Tensors(len(values), iter(values))
+
+
+def _member(path: Path, array: str | None) -> Any:
+    """An array of a .npz file; such files are compressed, so it is read into memory."""
+    with np.load(path, allow_pickle=False) as file:
+        if not hasattr(file, "files") or (array or "") not in (*file.files, ""):
+            raise DataError(f"{path.name} has no array {array!r}; it has {', '.join(getattr(file, 'files', ()))}")
+        if array is None and len(file.files) != 1:
+            raise ConfigError(f"{path.name} has {', '.join(file.files)}: say which with --array")
+        return file[array or file.files[0]]
+
+
+def _image(path: Path, shape: Shape) -> BigArray:
+    """An image as an array: grey (H, W), coloured (H, W, 3), or the frames of an animation in grey (F, H, W)."""
+    try:
+        from PIL import Image, ImageSequence, UnidentifiedImageError
+    except ImportError:
+        raise ConfigError("images are read by Pillow, which is not installed: pip install pillow") from None
+    try:
+        with Image.open(path) as image:
+            if len(shape) == 2:
+                return np.asarray(image.convert("L"))
+            if len(shape) == 3 and shape[-1] == 3 and getattr(image, "n_frames", 1) == 1:
+                return np.asarray(image.convert("RGB"))
+            if len(shape) == 3:
+                return np.stack([np.asarray(frame.convert("L")) for frame in ImageSequence.Iterator(image)])
+    except UnidentifiedImageError as error:
+        raise DataError(f"{path.name} is no image that Pillow reads") from error
+    raise ConfigError(f"an image has two modes, or three with its colours or frames; the model has {len(shape)}")
+
+
+def _patches(image: BigArray, shape: Shape, stride: int | None, name: str) -> Tensors:
+    """Every patch of an image, the last mode fastest; colours are never cut."""
+    if any(size < wanted for size, wanted in zip(image.shape, shape, strict=True)):
+        raise DataError(f"{name} has shape {list(image.shape)}, smaller than a patch of {list(shape)}")
+    steps = [stride or wanted for wanted in shape]
+    starts = [range(0, size - n + 1, by) for size, n, by in zip(image.shape, shape, steps, strict=True)]
+    count = int(np.prod([len(s) for s in starts]))
+    places = (tuple(slice(a, a + n) for a, n in zip(at, shape, strict=True)) for at in product(*starts))
+    return Tensors(count, (image[place] for place in places))
+
+
+def windows(path: Path, shape: Shape, stride: int | None) -> Iterator[Array]:
+    """Windows of I₁ rows of a table with I₂ columns of numbers; an empty cell is NaN, a first line may have names."""
+    if len(shape) != 2:
+        raise ConfigError(f"windows of a table have two modes, rows and columns; the model has {len(shape)}")
+    rows, columns = shape
+    kept: deque[list[float]] = deque(maxlen=rows)
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        fresh = 0
+        for number, row in enumerate(csv.reader(file), start=1):
+            if not row or (number == 1 and not _is_numbers(row)):
+                continue
+            kept.append(_numbers(row, columns, f"{path.name}, line {number}"))
+            fresh += 1
+            if len(kept) == rows and (fresh == rows or (fresh - rows) % (stride or rows) == 0):
+                yield np.array(kept)
+
+
+def _is_numbers(row: Sequence[str]) -> bool:
+    try:
+        return all(float(cell or "nan") is not None for cell in row)
+    except ValueError:
+        return False
+
+
+def _numbers(row: Sequence[str], columns: int, where: str) -> list[float]:
+    if len(row) != columns:
+        raise DataError(f"{where} has {len(row)} cells, not {columns}")
+    found = []
+    for place, cell in enumerate(row, start=1):
+        try:
+            found.append(float(cell) if cell.strip() else nan)
+        except ValueError:
+            raise DataError(f"{where}, cell {place}: {cell[:40]!r} is no number") from None
+    return found
+
+
+def from_pipe(pipe: IO[bytes], shape: Shape) -> Tensors:
+    """Arrays in .npy format one after the other, each a tensor or many along the first axis."""
+
+    def each() -> Iterator[BigArray]:
+        reader, number = _Reader(pipe), 0
+        while reader.more():
+            number += 1
+            try:
+                values = np.lib.format.read_array(reader, allow_pickle=False)
+            except (ValueError, EOFError, OSError) as error:
+                raise DataError(f"array {number} of standard input cannot be read: {error}") from error
+            yield from stacked(values, shape, f"array {number} of standard input").each
+
+    return Tensors(None, each())
+
+
+class _Reader:
+    """A pipe that NumPy takes for no file, for in a pipe it cannot seek."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe, self._ahead = pipe, b""
+
+    def more(self) -> bool:
+        """Whether it is not at its end."""
+        self._ahead = self._ahead or self._pipe.read(1)
+        return bool(self._ahead)
+
+    def read(self, size: int = -1) -> bytes:
+        """So many bytes, or what is left."""
+        first, self._ahead = self._ahead[:size] if size >= 0 else self._ahead, b""
+        return first + self._pipe.read(size - len(first) if size >= 0 else -1)
+
+
+def from_sampler(loadings: Sequence[Array], seed: int, count: int) -> Tensors:
+    """Mixtures of a known dictionary along a Markov chain."""
+    return Tensors(count, islice(chain(loadings, seed), count))
