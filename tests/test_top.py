@@ -55,12 +55,12 @@ def test_in_lines_and_in_a_table():
     (line,) = lines(said(), None)
     out = io.StringIO()
     table = picture([said(), gone], [None, None], {"http://h:1": said(2.0)})
-    Console(file=out, width=250).print(table)
+    Console(file=out, width=80).print(table)
 
     assert "step 812" in line
     assert "surrogate –" in line
     assert lines(gone, None) == ["http://h:1: gone: Connection refused"]
-    assert "812" in out.getvalue()
+    assert "│ step       │     812 │" in out.getvalue()
     assert "gone, last seen 7 s ago: Connection refused" in out.getvalue()
 
 

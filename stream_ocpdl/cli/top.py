@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 import click
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -129,18 +129,27 @@ def live(urls: Sequence[str], interval: float) -> None:
             known |= {one.url: one for one in found if one.status is not None}
 
 
-def picture(found: Sequence[Look], before: Sequence[Look | None], known: dict[str, Look]) -> Table:
-    """All services in a table; of one that is gone since when."""
-    table = Table(*("service", *COLUMNS), title=datetime.now(UTC).strftime("%H:%M:%SZ"), title_justify="left")
+def picture(found: Sequence[Look], before: Sequence[Look | None], known: dict[str, Look]) -> Group:
+    """All services, each with a column for every shard; of one that is gone since when."""
+    parts: list[Text | Table] = [Text(datetime.now(UTC).strftime("%H:%M:%SZ"))]
     for one, earlier in zip(found, before, strict=True):
         if one.status is None:
             last = f", last seen {one.at - known[one.url].at:.0f} s ago" if one.url in known else ""
-            table.add_row(Text(f"{one.url}: gone{last}: {printable(one.gone)}", style="red"))
+            parts.append(Text(f"{one.url}: gone{last}: {printable(one.gone)}", style="red"))
             continue
-        style = "yellow" if one.status.get("reasons") else ""
-        shards = rows(one, earlier)
-        for row in shards:
-            table.add_row(Text(title(one), style=style), *(Text(cell) for cell in cells_of(row)))
-        if not shards:
-            table.add_row(Text(title(one), style=style))
-    return table
+        parts.append(Text(f"{one.url}: {title(one)}", style="yellow" if one.status.get("reasons") else "bold"))
+        shards = [cells_of(row) for row in rows(one, earlier)]
+        if shards:
+            parts.append(table(shards))
+    return Group(*parts)
+
+
+def table(shards: Sequence[Sequence[str]]) -> Table:
+    """Shards side by side: that many columns fit into any terminal."""
+    names, *rest = zip(COLUMNS, *shards, strict=True)
+    found = Table()
+    for index, name in enumerate(names):
+        found.add_column(Text(str(name)), justify="right" if index else "left")
+    for name, *cells in rest:
+        found.add_row(Text(name), *(Text(cell) for cell in cells))
+    return found
