@@ -1,7 +1,7 @@
 """What a model will take: memory, messages, checkpoints, partitions; and how fast this machine learns it, by learning.
 
-The sizes are those of the arrays that are kept (`State`, a minibatch, records that wait); a step has some working memory
-beside them, which is in the peak that is measured. No promise, but an answer to *will it fit* before anything runs.
+The sizes are those of the arrays that are kept (`State`, a minibatch, records that wait); a step has some working
+memory beside them, which is in the peak that is measured. An answer to *will it fit* before anything runs.
 """
 
 import time

@@ -5,6 +5,8 @@ cut short goes on.
 """
 
 import csv
+import struct
+import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +24,9 @@ from stream_ocpdl.ocpdl.synthetic import chain
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".pgm", ".ppm")
 VIDEOS = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".mpg")
+
+DAMAGED = (ValueError, EOFError, KeyError, MemoryError, NotImplementedError, BadZipFile, zlib.error, struct.error)
+"""What NumPy raises of a file that is not what it should be, or claims to be larger than the memory."""
 
 Shape = tuple[int, ...]
 
@@ -45,13 +50,15 @@ def from_file(path: Path, shape: Shape, array: str | None = None, stride: int | 
         if kind in IMAGES:
             return _patches(_image(path, shape), shape, stride, path.name)
         if kind == ".csv":
-            return Tensors(None, windows(path, shape, stride))
+            return Tensors(
+                None, windows(path.open(newline="", encoding="utf-8", errors="replace"), shape, stride, path.name)
+            )
     except OcpdlError:
         raise
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, EOFError, BadZipFile) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+    except DAMAGED as error:
+        raise DataError(f"{path} cannot be read: {_brief(error)}") from error
     if kind in VIDEOS:
         raise ConfigError(
             f"{path}: nothing that is installed reads {kind}. Make an animated .gif of it, or the frames a .npy file:"
@@ -85,19 +92,20 @@ def _member(path: Path, array: str | None) -> Any:
 def _image(path: Path, shape: Shape) -> BigArray:
     """An image as an array: grey (H, W), coloured (H, W, 3), or the frames of an animation in grey (F, H, W)."""
     try:
-        from PIL import Image, ImageSequence, UnidentifiedImageError
+        from PIL import Image, ImageSequence
     except ImportError:
         raise ConfigError("images are read by Pillow, which is not installed: pip install pillow") from None
-    try:
-        with Image.open(path) as image:
+    with path.open("rb") as file:
+        try:
+            image = Image.open(file)
             if len(shape) == 2:
                 return np.asarray(image.convert("L"))
             if len(shape) == 3 and shape[-1] == 3 and getattr(image, "n_frames", 1) == 1:
                 return np.asarray(image.convert("RGB"))
             if len(shape) == 3:
                 return np.stack([np.asarray(frame.convert("L")) for frame in ImageSequence.Iterator(image)])
-    except UnidentifiedImageError as error:
-        raise DataError(f"{path.name} is no image that Pillow reads") from error
+        except Exception as error:  # of a damaged image Pillow raises nearly anything
+            raise DataError(f"{path.name} is no image that Pillow reads: {_brief(error)}") from error
     raise ConfigError(f"an image has two modes, or three with its colours or frames; the model has {len(shape)}")
 
 
@@ -112,28 +120,39 @@ def _patches(image: BigArray, shape: Shape, stride: int | None, name: str) -> Te
     return Tensors(count, (image[place] for place in places))
 
 
-def windows(path: Path, shape: Shape, stride: int | None) -> Iterator[Array]:
+def windows(file: IO[str], shape: Shape, stride: int | None, name: str) -> Iterator[Array]:
     """Windows of I₁ rows of a table with I₂ columns of numbers; an empty cell is NaN, a first line may have names."""
     if len(shape) != 2:
         raise ConfigError(f"windows of a table have two modes, rows and columns; the model has {len(shape)}")
     rows, columns = shape
     kept: deque[list[float]] = deque(maxlen=rows)
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        fresh = 0
-        for number, row in enumerate(csv.reader(file), start=1):
+    fresh = 0
+    with file:
+        for number, row in _table(file, name):
             if not row or (number == 1 and not _is_numbers(row)):
                 continue
-            kept.append(_numbers(row, columns, f"{path.name}, line {number}"))
+            kept.append(_numbers(row, columns, f"{name}, line {number}"))
             fresh += 1
-            if len(kept) == rows and (fresh == rows or (fresh - rows) % (stride or rows) == 0):
+            if len(kept) == rows and (fresh - rows) % (stride or rows) == 0:
                 yield np.array(kept)
+
+
+def _table(file: IO[str], name: str) -> Iterator[tuple[int, list[str]]]:
+    """Rows with their lines."""
+    reader = csv.reader(file)
+    try:
+        yield from ((reader.line_num, row) for row in reader)
+    except csv.Error as error:
+        raise DataError(f"{name}, line {reader.line_num}: {error}") from error
 
 
 def _is_numbers(row: Sequence[str]) -> bool:
     try:
-        return all(float(cell or "nan") is not None for cell in row)
+        for cell in row:
+            float(cell.strip() or "nan")
     except ValueError:
         return False
+    return True
 
 
 def _numbers(row: Sequence[str], columns: int, where: str) -> list[float]:
@@ -157,11 +176,15 @@ def from_pipe(pipe: IO[bytes], shape: Shape) -> Tensors:
             number += 1
             try:
                 values = np.lib.format.read_array(reader, allow_pickle=False)
-            except (ValueError, EOFError, OSError) as error:
-                raise DataError(f"array {number} of standard input cannot be read: {error}") from error
+            except (*DAMAGED, OSError) as error:
+                raise DataError(f"array {number} of standard input cannot be read: {_brief(error)}") from error
             yield from stacked(values, shape, f"array {number} of standard input").each
 
     return Tensors(None, each())
+
+
+def _brief(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 class _Reader:

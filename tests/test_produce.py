@@ -45,6 +45,12 @@ def test_arrays(tmp_path):
         from_file(tmp_path / "a.npy", (3, 4))
 
 
+def header(shape):
+    """The beginning of a .npy file that claims to have this shape."""
+    text = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
 BROKEN = {
     "cut.npy": (b"\x93NUMPY\x01\x00v", DataError),
     "text.npy": (b"hello", DataError),
@@ -54,6 +60,10 @@ BROKEN = {
     "clip.mp4": (b"", ConfigError),
     "what.xyz": (b"", ConfigError),
     "missing.npy": (None, ConfigError),
+    "missing.csv": (None, ConfigError),
+    "long.csv": (b'1,"' + b"x" * 200_000 + b'"', DataError),
+    "huge.npy": (header("(4000000000000, 4, 3)"), DataError),
+    "odd.npy": (header("(-1, 4, 3)"), DataError),
 }
 
 
@@ -129,6 +139,8 @@ def test_a_pipe():
     assert sum(1 for _, _ in zip(range(4), tensors, strict=False)) == 4
     with pytest.raises(DataError, match="array 3 of standard input"):
         next(tensors)
+    with pytest.raises(DataError, match="array 1 of standard input"):  # larger than any memory
+        next(from_pipe(io.BytesIO(header("(4000000000000, 4, 3)")), (4, 3)).each)
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ def seen(
     if record is not None:
         position, tensor = tensor_of(connection, plan, record, step)
         if tensor is None:
-            told["missing"].append("some of its pieces: they are gone")
+            told["missing"].append("the tensor: pieces of it are gone, or the topic is another by now")
     code = code_of(connection, topics.codes, position, -1 if record is None else record.timestamp)
     if code is None:
         told["missing"].append(f"its code: {topics.codes} does not have it (any more)")

@@ -43,7 +43,7 @@ def plan(
     The speed is measured, by learning a few minibatches of made-up tensors on this machine. Needs no broker and no
     settings. Where the memory does not suffice nothing is measured, and the rest is said.
 
-    Example: stream-ocpdl plan --shape 90,50 --rank 20 --rate 50
+    Example: stream-ocpdl plan --shape 90,5000 --rank 20 --rate 50
     """
     problem = Problem(shape=sizes_of(shape), rank=rank, batch_size=batch, dtype=dtype)
     sizes = Sizes.of(problem, dtype=sent_as)

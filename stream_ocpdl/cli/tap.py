@@ -52,7 +52,7 @@ def tap(
 
     Example: stream-ocpdl tap codes --config service.yaml --limit 5
 
-    Example: stream-ocpdl tap input --config service.yaml --from 0:1200 --json
+    Example: stream-ocpdl tap input --config service.yaml --from 0:20 --json
     """
     settings, connection = reached(config, overrides)
     topic = chosen(settings, connection, stream)

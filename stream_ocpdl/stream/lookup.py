@@ -11,12 +11,23 @@ from itertools import takewhile
 
 import numpy as np
 
-from stream_ocpdl.errors import DecodeError
+from stream_ocpdl.errors import DataError, DecodeError
 from stream_ocpdl.ocpdl.arrays import BigArray, Sparse
 from stream_ocpdl.stream.assembly import piece_of
 from stream_ocpdl.stream.intake import Intake
 from stream_ocpdl.stream.kafka import Connection, offsets_at, partitions_of_topic, read_committed
-from stream_ocpdl.stream.messages import Code, JournalRecord, Position, Record, Refused, Run, Snapshot, Tensor, Version
+from stream_ocpdl.stream.messages import (
+    Chunk,
+    Code,
+    JournalRecord,
+    Position,
+    Record,
+    Refused,
+    Run,
+    Snapshot,
+    Tensor,
+    Version,
+)
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.snapshots import Published
 
@@ -90,17 +101,23 @@ def record_at(connection: Connection, topic: str, position: Position) -> Record 
 def tensor_of(
     connection: Connection, plan: Plan, record: Record, step: JournalRecord
 ) -> tuple[Position, Tensor | None]:
-    """The tensor of a record that a step used, and the place that its code names; none if pieces of it are gone."""
+    """The tensor of a record that a step used, and the place that its code names; none if it is not there (whole)."""
     chunk, intake = piece_of(record.value) if plan.format.name == "native" else None, _intake(plan, record)
-    if chunk is None:
-        return record.position, next(intake.rows([record]))[1]
+    pieces = [record] if chunk is None else _pieces(connection, plan.topic, record, chunk, step)
+    try:
+        _, tensor = next(intake.rows(pieces), (None, None))
+    except DataError:  # the topic is another by now
+        tensor = None
+    return pieces[-1].position, tensor if chunk is None or len(pieces) == chunk.count else None
+
+
+def _pieces(connection: Connection, topic: str, record: Record, chunk: Chunk, step: JournalRecord) -> list[Record]:
+    """The pieces of a message that are there: the step used them, so they lie between its first record and its last."""
     partition = record.position.partition
     mine = [run for run in step.used if run[0] == partition]
     first, last = min(run[1] for run in mine), max(run[2] for run in mine)
-    within = takewhile(lambda r: r.position.offset <= last, read_committed(connection, plan.topic, partition, first))
-    pieces = [r for r in within if holds(mine, r.position) and getattr(piece_of(r.value), "id", None) == chunk.id]
-    end = pieces[-1].position if pieces else record.position
-    return end, next(intake.rows(pieces))[1] if len(pieces) == chunk.count else None
+    within = takewhile(lambda r: r.position.offset <= last, read_committed(connection, topic, partition, first))
+    return [r for r in within if holds(mine, r.position) and getattr(piece_of(r.value), "id", None) == chunk.id]
 
 
 def _intake(plan: Plan, record: Record) -> Intake:
