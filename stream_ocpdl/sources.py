@@ -44,15 +44,13 @@ def from_file(path: Path, shape: Shape, array: str | None = None, stride: int | 
     kind = path.suffix.lower()
     try:
         if kind == ".npy":
-            return stacked(np.load(path, mmap_mode="r", allow_pickle=False), shape, path.name)
+            return stacked(_mapped(path), shape, path.name)
         if kind == ".npz":
             return stacked(_member(path, array), shape, path.name)
         if kind in IMAGES:
             return _patches(_image(path, shape), shape, stride, path.name)
         if kind == ".csv":
-            return Tensors(
-                None, windows(path.open(newline="", encoding="utf-8", errors="replace"), shape, stride, path.name)
-            )
+            return Tensors(None, windows(path, _two(shape), stride))
     except OcpdlError:
         raise
     except OSError as error:
@@ -79,11 +77,23 @@ def stacked(values: Any, shape: Shape, name: str) -> Tensors:
     return Tensors(len(values), iter(values))
 
 
+def _mapped(path: Path) -> BigArray:
+    """An array that stays on disk."""
+    found = np.load(path, mmap_mode="r", allow_pickle=False)
+    if not isinstance(found, np.ndarray):
+        found.close()
+        raise DataError(f"{path.name} is a .npz file: call it so")
+    return found
+
+
 def _member(path: Path, array: str | None) -> Any:
     """An array of a .npz file; such files are compressed, so it is read into memory."""
-    with np.load(path, allow_pickle=False) as file:
-        if not hasattr(file, "files") or (array or "") not in (*file.files, ""):
-            raise DataError(f"{path.name} has no array {array!r}; it has {', '.join(getattr(file, 'files', ()))}")
+    file = np.load(path, mmap_mode="r", allow_pickle=False)
+    if isinstance(file, np.ndarray):
+        raise DataError(f"{path.name} is a .npy file: call it so")
+    with file:
+        if (array or "") not in (*file.files, ""):
+            raise DataError(f"{path.name} has no array {array!r}; it has {', '.join(file.files)}")
         if array is None and len(file.files) != 1:
             raise ConfigError(f"{path.name} has {', '.join(file.files)}: say which with --array")
         return file[array or file.files[0]]
@@ -120,21 +130,30 @@ def _patches(image: BigArray, shape: Shape, stride: int | None, name: str) -> Te
     return Tensors(count, (image[place] for place in places))
 
 
-def windows(file: IO[str], shape: Shape, stride: int | None, name: str) -> Iterator[Array]:
+def windows(path: Path, shape: tuple[int, int], stride: int | None) -> Iterator[Array]:
     """Windows of I₁ rows of a table with I₂ columns of numbers; an empty cell is NaN, a first line may have names."""
+    path.open("rb").close()  # whether it can be opened is to be known at once
+
+    def each() -> Iterator[Array]:
+        rows, columns = shape
+        kept: deque[list[float]] = deque(maxlen=rows)
+        fresh = 0
+        with path.open(newline="", encoding="utf-8", errors="replace") as file:
+            for number, row in _table(file, path.name):
+                if not row or (number == 1 and not _is_numbers(row)):
+                    continue
+                kept.append(_numbers(row, columns, f"{path.name}, line {number}"))
+                fresh += 1
+                if len(kept) == rows and (fresh - rows) % (stride or rows) == 0:
+                    yield np.array(kept)
+
+    return each()
+
+
+def _two(shape: Shape) -> tuple[int, int]:
     if len(shape) != 2:
         raise ConfigError(f"windows of a table have two modes, rows and columns; the model has {len(shape)}")
-    rows, columns = shape
-    kept: deque[list[float]] = deque(maxlen=rows)
-    fresh = 0
-    with file:
-        for number, row in _table(file, name):
-            if not row or (number == 1 and not _is_numbers(row)):
-                continue
-            kept.append(_numbers(row, columns, f"{name}, line {number}"))
-            fresh += 1
-            if len(kept) == rows and (fresh - rows) % (stride or rows) == 0:
-                yield np.array(kept)
+    return shape[0], shape[1]
 
 
 def _table(file: IO[str], name: str) -> Iterator[tuple[int, list[str]]]:

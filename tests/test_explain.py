@@ -1,6 +1,7 @@
 """What became of one record: the mathematics, the journal's word, and the command on a real Apache Kafka."""
 
 import json
+import uuid
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from stream_ocpdl.ocpdl.synthetic import chain, truth
 from stream_ocpdl.stream import kafka
 from stream_ocpdl.stream.lookup import Fate, fate
 from stream_ocpdl.stream.messages import JournalRecord, Position, Refused, Target, Tensor
-from tests.test_kafka import learned, lingering, model  # noqa: F401  (fixtures)
+from tests.test_kafka import Model, eventually, learned, lingering, model, process  # noqa: F401  (fixtures)
+from tests.test_kafka_lost import trim
 
 RANDOM = np.random.default_rng(0)
 
@@ -178,3 +180,49 @@ def test_a_tensor_in_pieces(model, told):  # noqa: F811
 
     assert [one["outcome"] for one in found] == ["learned"] * 2
     assert found[0]["energy"] == found[1]["energy"] == 1200.0
+
+
+def test_what_retention_took_away(learned, told):  # noqa: F811
+    """The journal still knows which step learned a record that is gone, and its code is found all the same."""
+    trim(learned, 0, 5)
+    found = json.loads(told("0:0", "--json"))
+
+    assert (found["outcome"], found["step"]) == ("learned", 1)
+    assert found["missing"] == ["the record: it is not there (any more)"]
+    assert found["code"]
+    assert "atoms" not in found
+
+
+def test_a_model_that_went_back(model, told, tmp_path):  # noqa: F811
+    """A tensor that a rollback has forgotten is said to be so; one of an earlier step is not."""
+    lingering(model)
+    model.feed()
+    with process(model, tmp_path):
+        assert eventually(lambda: len(model.seen("journal")) > 0 and model.last().t >= 4)
+        words = ["snapshot", "rollback", "--config", str(tmp_path / "service.json"), "--to-step", "2"]
+        assert CliRunner().invoke(main, words).exit_code == 0
+    used = {c.step: c.position for c in read_codes(model.servers, model.topics.codes)}
+    early, late = (json.loads(told(f"{p}:{k}", "--json")) for p, k in (used[1], used[4]))
+
+    assert (early["outcome"], early["step"]) == ("learned", 1)
+    assert (late["outcome"], late["step"], late["epoch"]) == ("forgotten", 4, 0)
+    assert "has forgotten it" in told("{}:{}".format(*used[4]))
+
+
+def test_shards(broker, tmp_path):
+    """The journal, the code and the dictionary are those of the shard that has the partition."""
+    model = Model(broker, f"test-{uuid.uuid4().hex[:8]}")  # noqa: F811
+    lingering(model, shards=2)
+    model.topics = model.settings.topics()
+    layout = {model.topics.input: (2, {})} | model.topics.outputs(2)
+    kafka.create_topics(model.connection, layout)
+    model.feed()
+    with process(model, tmp_path):
+        assert eventually(lambda: len(list(read_codes(model.servers, model.topics.codes))) == 20, 60)
+    for partition in (0, 1):
+        words = ["explain", f"{partition}:7", "--config", str(tmp_path / "service.json"), "--json"]
+        found = json.loads(CliRunner().invoke(main, words).stdout)
+        assert (found["outcome"], found["shard"], found["missing"]) == ("learned", partition, [])
+        assert found["snapshot"].split("/")[1] == found["dictionary"].split("/")[1] == str(partition)
+        assert found["error"] == pytest.approx(found["loss"])
+    kafka.delete_topics(model.connection, layout)

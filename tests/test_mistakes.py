@@ -133,6 +133,17 @@ def test_a_service_that_waits_can_be_ended(tmp_path):
             life.kill()
 
 
+@pytest.mark.parametrize("command", ["tap codes", "explain 0:0", "produce sampler", "dlq list", "snapshot list"])
+def test_commands_without_a_broker(tmp_path, command):
+    """Every command that needs a broker says in one line that there is none, and ends with 6."""
+    (tmp_path / "service.yaml").write_text(SERVICE)
+    said, code = typed(tmp_path, f"{command} --config service.yaml --set kafka.patience_s=1")
+
+    assert code == 6
+    assert said.startswith("stream-ocpdl: no broker answers at 127.0.0.1:1 within 1 s")
+    assert len(said.splitlines()) == 1
+
+
 def test_a_misspelled_variable(tmp_path):
     """Also what is set in the environment has a name that can be wrong."""
     (tmp_path / "service.yaml").write_text(SERVICE)

@@ -78,6 +78,19 @@ def test_files_that_are_none(tmp_path, name, content, error):
         values(from_file(tmp_path / name, (4, 3)))
 
 
+def test_files_with_the_wrong_name(tmp_path):
+    """A .npz that is called .npy, and the other way round, is said to be."""
+    np.savez(tmp_path / "a.npz", x=STACK)
+    np.save(tmp_path / "b.npy", STACK)
+    (tmp_path / "a.npz").rename(tmp_path / "a.npy")
+    (tmp_path / "b.npy").rename(tmp_path / "b.npz")
+    for name in ("a.npy", "b.npz"):
+        with pytest.raises(DataError, match="call it so"):
+            from_file(tmp_path / name, (4, 3))
+    with pytest.raises(ConfigError, match="windows of a table have two modes"):
+        from_file(tmp_path / "t.csv", (4, 3, 2))
+
+
 def test_objects_are_never_unpickled(tmp_path):
     """A file with pickled objects is refused: it could run code."""
     np.save(tmp_path / "a.npy", np.array([{}], object), allow_pickle=True)

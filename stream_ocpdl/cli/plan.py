@@ -23,7 +23,13 @@ DAY = 86_400
     "--rate", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, help="Tensors a second."
 )
 @click.option("--dtype", type=click.Choice(["float64", "float32"]), default="float64", show_default=True, help="Of B.")
-@click.option("--sent-as", type=click.Choice(["<f8", "<f4", "<f2", "|u1"]), default="<f8", help="Numbers of a message.")
+@click.option(
+    "--sent-as",
+    type=click.Choice(["<f8", "<f4", "<f2", "|u1"]),
+    default="<f8",
+    show_default=True,
+    help="Numbers of a message.",
+)
 @click.option("--threads", type=click.IntRange(1), help="Of the kernels; without it as many as there are processors.")
 @click.option("--seconds", type=click.FloatRange(0), default=2.0, show_default=True, help="To learn for; 0 not at all.")
 @click.option("--json", "as_json", is_flag=True, help="The same as JSON on standard output.")
