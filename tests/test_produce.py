@@ -1,6 +1,7 @@
 """Tensors from files, pipes and a sampler; and a topic filled with them, on a real Apache Kafka."""
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -195,6 +196,8 @@ def test_a_file_arrives_in_its_order(model, produce, tmp_path):  # noqa: F811
     assert np.array_equal(arrived(model), STACK)
     assert "0 tensors written" in produce(tmp_path / "a.npy", "--run", "one", "--resume")
     assert model.end() == {0: 5, 1: 5}
+    *_, said = produce(tmp_path / "a.npy", "--run", "one", "--resume", "--json").splitlines()
+    assert json.loads(said) == {"run": "one", "topic": model.topics.input, "written": 0, "there": 10}
     assert "10 tensors written" in produce(tmp_path / "a.npy", "--run", "on", "--resume")  # another, with such a name
     np.save(pipe := io.BytesIO(), STACK[:3])
     assert "2 tensors written" in produce("-", "--count", "2", given=pipe.getvalue())

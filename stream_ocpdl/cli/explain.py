@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from stream_ocpdl.cli.options import reached, with_settings
+from stream_ocpdl.cli.options import Reading, reached, with_settings
 from stream_ocpdl.cli.tap import line, safe, short
 from stream_ocpdl.errors import ConfigError, DataError
 from stream_ocpdl.ocpdl.explanation import Explanation
@@ -33,11 +33,12 @@ Told = dict[str, Any]
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as JSON on standard output.")
 def explain(config: Path | None, overrides: tuple[str, ...], where: str, atoms: int, as_json: bool) -> None:
-    """Say what became of a record: which step learned it, with what code; or why it was refused.
+    """Say what became of one record of the input.
 
-    The place is one of the input, or of a code or dead letter, which speaks of one. Shows the atoms it is made of, by
-    their share in the reconstruction, and where in each mode it differs from that. The dictionary is the published one
-    nearest to that of the code; what is no longer to be found is said, and is no error.
+    Which step learned it, with what code; or why it was refused. The place is one of the input, or of a code or dead
+    letter, which speaks of one. Shows the atoms it is made of, by their share in the reconstruction, and where in each
+    mode it differs from that. The dictionary is the published one nearest to that of the code; what is no longer to be
+    found is said, and is no error.
 
     Example: stream-ocpdl explain 0:3 --config service.yaml
     """
@@ -51,7 +52,9 @@ def explain(config: Path | None, overrides: tuple[str, ...], where: str, atoms: 
     else:
         told["record"] = described(record, plan.format, plan.problem.shape)
     shard = position.partition % settings.shards
-    found = fate(records_of(TopicJournal(connection, topics.journal, shard)), position)
+    found = fate(
+        records_of(TopicJournal(connection, topics.journal, shard)), position, Reading("records of the journal")
+    )
     told |= outcome(found) | {"shard": shard}
     if found.refused is not None:
         told["letter"] = letter(connection, topics, position, told)
@@ -116,7 +119,7 @@ def seen(
         position, tensor = tensor_of(connection, plan, record, step)
         if tensor is None:
             told["missing"].append("the tensor: pieces of it are gone, or the topic is another by now")
-    code = code_of(connection, topics.codes, position, -1 if record is None else record.timestamp)
+    code = code_of(connection, topics.codes, position, -1 if record is None else record.timestamp, Reading("codes"))
     if code is None:
         told["missing"].append(f"its code: {topics.codes} does not have it (any more)")
         return {}

@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -59,6 +60,21 @@ def store_of(
     if settings.checkpoints == "topic":
         return TopicStore(connection, settings.topics().state, settings.model, at, check, shard)
     return DirectoryStore(Path(settings.checkpoints), settings.model, at, shard if settings.shards > 1 else None)
+
+
+class Reading:
+    """Says now and then how much was read, while something long is read."""
+
+    def __init__(self, what: str, every: float = 2.0) -> None:
+        self._what, self._every = what, every
+        self._count, self._told = 0, time.monotonic()
+
+    def __call__(self) -> None:
+        """One more."""
+        self._count += 1
+        if self._count % 256 == 0 and time.monotonic() - self._told > self._every:
+            click.echo(f"{self._count} {self._what} read", err=True)
+            self._told = time.monotonic()
 
 
 def topics_create(config: Path | None) -> str:

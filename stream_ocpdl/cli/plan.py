@@ -44,10 +44,11 @@ def plan(
     seconds: float,
     as_json: bool,
 ) -> None:
-    """Say what a model would take: memory, messages, checkpoints, limits of the broker, partitions; and its speed here.
+    """Say what a model would take, before there is one.
 
-    The speed is measured, by learning a few minibatches of made-up tensors on this machine. Needs no broker and no
-    settings. Where the memory does not suffice nothing is measured, and the rest is said.
+    Memory, messages, checkpoints, limits of the broker, partitions; and its speed on this machine. The speed is
+    measured, by learning a few minibatches of made-up tensors. Needs no broker and no settings. Where the memory does
+    not suffice nothing is measured, and the rest is said.
 
     Example: stream-ocpdl plan --shape 90,5000 --rank 20 --rate 50
     """

@@ -1,5 +1,6 @@
 """`stream-ocpdl produce`: tensors from files, a pipe or a sampler, to a topic."""
 
+import json
 import re
 import sys
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 import click
 
-from stream_ocpdl.cli.options import reached, with_settings
+from stream_ocpdl.cli.options import Reading, reached, with_settings
 from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.errors import ConfigError, OcpdlError
 from stream_ocpdl.ocpdl.synthetic import truth
@@ -46,6 +47,7 @@ SAMPLED = 1000
 )
 @click.option("--run", help="The name of this run, by which it can go on; without it one is made up, and said.")
 @click.option("--resume", is_flag=True, help="Go on with the run: leave out what the topic has of it.")
+@click.option("--json", "as_json", is_flag=True, help="What was done as JSON on standard output.")
 def produce(
     config: Path | None,
     overrides: tuple[str, ...],
@@ -60,8 +62,11 @@ def produce(
     truth_file: Path | None,
     run: str | None,
     resume: bool,
+    as_json: bool,
 ) -> None:
-    """Write tensors of the model's shape to its input: from files, from a pipe (-), or from a built-in sampler.
+    """Write tensors to the input of a model.
+
+    From files, from a pipe (-), or from a built-in sampler; all of the model's shape.
 
     .npy and .npz: one tensor, or many along the first axis. Images: patches (Pillow reads them). .csv: windows of rows.
     A pipe: arrays in .npy format, one after the other. The sampler: mixtures of a known dictionary along a Markov
@@ -80,7 +85,7 @@ def produce(
         raise ConfigError(f"the model reads its input as {settings.input.format}, and this writes the native format")
     tensors = gathered(settings, sources, array, stride, seed, count, truth_file)
     topic, run = target or settings.topic, run or uuid.uuid4().hex[:8]
-    there = written(connection, topic, run) if resume else frozenset()
+    there = written(connection, topic, run, Reading("records")) if resume else frozenset()
     producer = TensorProducer(settings.bootstrap_servers, topic, options=connection.options)
     axes = None if settings.axes is None else tuple(settings.axes)
     partitions = len(partitions_of_topic(connection, topic))
@@ -100,9 +105,12 @@ def produce(
     except OcpdlError as error:
         error.add_note(f"the same command with --run {run} --resume goes on, once that is mended")
         raise
-    click.echo(
-        f"{progress.fresh} tensors written to {topic}" + (f", {progress.old} were there" if progress.old else "")
-    )
+    if as_json:
+        done = {"run": run, "topic": topic, "written": progress.fresh, "there": progress.old}
+        click.echo(json.dumps(done))
+    else:
+        before = f", {progress.old} were there" if progress.old else ""
+        click.echo(f"{progress.fresh} tensors written to {topic}{before}")
 
 
 def gathered(

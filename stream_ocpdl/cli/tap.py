@@ -24,7 +24,7 @@ USUAL = 10
 
 @click.command()
 @with_settings
-@click.argument("stream", metavar="STREAM|TOPIC", default="input")
+@click.argument("stream", metavar="[STREAM|TOPIC]", default="input")
 @click.option("--limit", type=click.IntRange(1), help="So many at most; without it 10, or with --follow any number.")
 @click.option(
     "--from",
@@ -45,10 +45,11 @@ def tap(
     follow: bool,
     as_json: bool,
 ) -> None:
-    """Show messages of a topic of the model, decoded: input, codes, snapshots, journal, dead-letters, control or state.
+    """Show messages of a topic, decoded.
 
-    Another topic by its name. Committed records only; of a tensor its shape, its range and its first numbers. Messages
-    in pieces are put together. What cannot be read is shown with the reason, and is no error: it ends with 0.
+    Of the model's input, codes, snapshots, journal, dead-letters, control or state; of another topic by its name.
+    Committed records only; of a tensor its shape, its range and its first numbers. Messages in pieces are put together.
+    What cannot be read is shown with the reason, and is no error: it ends with 0.
 
     Example: stream-ocpdl tap codes --config service.yaml --limit 5
 

@@ -27,10 +27,11 @@ HERE = "http://127.0.0.1:9464"
 @click.option("--once", is_flag=True, help="Look once and end; with 6 if no service answers.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a look, with all that the service says.")
 def top(urls: tuple[str, ...], interval: float, once: bool, as_json: bool) -> None:
-    """Watch running services by their endpoints: steps, rates, lag, losses, what is refused, the last checkpoint.
+    """Watch running services in a terminal.
 
-    A table in a terminal, else a line for each shard and look. A service that is gone is said to be so, and comes back
-    when it does. Without a URL it is http://127.0.0.1:9464, where a service is by default. An interrupt ends it.
+    By their endpoints: steps, rates, lag, losses, what is refused, the last checkpoint. A table in a terminal, else a
+    line for each shard and look. A service that is gone is said to be so, and comes back when it does. Without a URL it
+    is http://127.0.0.1:9464, where a service is by default. An interrupt ends it.
 
     Example: stream-ocpdl top http://127.0.0.1:9464 --once
     """

@@ -5,7 +5,7 @@ does, so that what has the header is whole. Whoever goes on reads which numbers 
 Numbers go round the partitions: the order of the source is that in which a model takes one record of each in turn.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,10 @@ from stream_ocpdl.stream.client import TensorProducer
 from stream_ocpdl.stream.kafka import Connection, partitions_of_topic, read_committed
 
 MARK = "ocpdl-run"
+
+
+def nothing() -> None:
+    """Go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +41,13 @@ class Filling:
             yield number, fresh
 
 
-def written(connection: Connection, topic: str, run: str) -> frozenset[int]:
-    """The numbers of a run that a topic has; all of the topic is read."""
+def written(connection: Connection, topic: str, run: str, seen: Callable[[], None] = nothing) -> frozenset[int]:
+    """The numbers of a run that a topic has; all of the topic is read, and `seen` called for every record."""
     begin = f"{run}:".encode()
     found = set()
     for partition in partitions_of_topic(connection, topic):
         for record in read_committed(connection, topic, partition):
+            seen()
             for name, value in record.headers:
                 if name == MARK and value is not None and value.startswith(begin):
                     number = value[len(begin) :]

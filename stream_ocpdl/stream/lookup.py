@@ -4,7 +4,7 @@ The journal decides: it names every record that was used, refused or lost. Codes
 their topics may be trimmed; what is not found is none.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -30,6 +30,7 @@ from stream_ocpdl.stream.messages import (
 )
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.snapshots import Published
+from stream_ocpdl.stream.topics import nothing
 
 
 @dataclass(slots=True)
@@ -84,10 +85,11 @@ def holds(runs: Iterable[Run], position: Position) -> bool:
     return any(p == position.partition and first <= position.offset <= last for p, first, last in runs)
 
 
-def fate(journal: Iterable[tuple[int, JournalRecord]], position: Position) -> Fate:
-    """What a journal says of a record."""
+def fate(journal: Iterable[tuple[int, JournalRecord]], position: Position, seen: Callable[[], None] = nothing) -> Fate:
+    """What a journal says of a record; `seen` is called for every record of the journal."""
     found = Fate(position)
     for offset, record in journal:
+        seen()
         found.read(offset, record)
     return found
 
@@ -133,23 +135,26 @@ def dense_of(tensor: Tensor) -> BigArray:
     return full
 
 
-def code_of(connection: Connection, topic: str, position: Position, timestamp: int) -> Code | None:
+def code_of(
+    connection: Connection, topic: str, position: Position, timestamp: int, seen: Callable[[], None] = nothing
+) -> Code | None:
     """The code of a record. It has the time of its tensor: so it is looked for from there on, and then before."""
     starts = offsets_at(connection, topic, timestamp) if timestamp >= 0 else {}
     for partition in partitions_of_topic(connection, topic):
-        found = _code(read_committed(connection, topic, partition, starts.get(partition, 0)), position)
+        found = _code(read_committed(connection, topic, partition, starts.get(partition, 0)), position, seen)
         if found is not None:
             return found
     for partition, start in starts.items():  # a tensor with a time that was still to come has a code of an earlier one
         before = takewhile(lambda r, end=start: r.position.offset < end, read_committed(connection, topic, partition))  # type: ignore[misc]
-        found = _code(before, position)
+        found = _code(before, position, seen)
         if found is not None:
             return found
     return None
 
 
-def _code(records: Iterator[Record], position: Position) -> Code | None:
+def _code(records: Iterator[Record], position: Position, seen: Callable[[], None]) -> Code | None:
     for record in records:
+        seen()
         with suppress(DecodeError):
             code = Code.from_bytes(record.value)
             if code.position == position:
