@@ -26,7 +26,7 @@ def test_every_kind_is_known(name):
 
     assert found["kind"] == kind(name)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert line(found).startswith(f"       1:7  2023-11-14T22:13:20Z  {kind(name)} ")
+    assert line(found).startswith(f"       1:7  2023-11-14T22:13:20.000Z  {kind(name)} ")
 
 
 def test_a_tensor_is_never_shown_whole():

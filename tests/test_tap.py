@@ -57,6 +57,7 @@ def test_where_it_begins(learned, tap):  # noqa: F811
 
     assert sorted(places("--from", "earliest", "--limit", "4")) != []
     assert all(offset < 4 for _, offset in places("--from", "earliest", "--limit", "4"))
+    assert places("--limit", "4")[-1] in ((0, 19), (1, 19))
     assert all(offset >= 16 for _, offset in places("--limit", "4"))
     assert places("--from", "1:17") == [(1, 17), (1, 18), (1, 19)]
     assert len(places()) == 10

@@ -100,8 +100,8 @@ def line(found: Fields) -> str:
     where = f"{message['partition']}:{message['offset']}"
     key = "" if message["key"] is None else f"  key {message['key']}"
     parts = f"  in {message['pieces']} pieces" if "pieces" in message else ""
-    said = _SAID.get(message["kind"], plainly)(message)
-    return f"{where:>10}  {message['time'] or '':20}  {message['kind']} {said}{key}{parts}"
+    said, *more = _SAID.get(message["kind"], plainly)(message).split("\n")
+    return "\n".join([f"{where:>10}  {message['time'] or '':24}  {message['kind']} {said}{key}{parts}", *more])
 
 
 def safe(value: Any) -> Any:
@@ -145,7 +145,7 @@ def _code(m: Fields) -> str:
 
 def _snapshot(m: Fields) -> str:
     names = m["axes"] or [f"mode {i + 1}" for i in range(len(m["loadings"]))]
-    modes = "".join(f"\n{'':34}{name}: {array(U)}" for name, U in zip(names, m["loadings"], strict=True))
+    modes = "".join(f"\n{'':38}{name}: {array(U)}" for name, U in zip(names, m["loadings"], strict=True))
     return f"{m['version']}, {m['tensors']} tensors, rank {m['rank']}, weight {short(m['weight'])}{modes}"
 
 

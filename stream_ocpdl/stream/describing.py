@@ -212,9 +212,10 @@ def moment(milliseconds: int) -> str:
     """A time as people write it; one that no calendar has as the number that it is.
 
     >>> moment(1_700_000_000_000), moment(2**62)
-    ('2023-11-14T22:13:20Z', '4611686018427387904 ms')
+    ('2023-11-14T22:13:20.000Z', '4611686018427387904 ms')
     """
     try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        when = datetime.fromtimestamp(milliseconds / 1000, UTC).replace(tzinfo=None)
+        return f"{when.isoformat(timespec='milliseconds')}Z"
     except (ValueError, OverflowError, OSError):
         return f"{milliseconds} ms"
