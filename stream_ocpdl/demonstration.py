@@ -1,8 +1,8 @@
 """A demonstration: a stream with a known dictionary, the service that learns it, and how near it has come.
 
-The truth is a few atoms with one hill in each mode. Several chains mix them, each slowly: a tensor keeps nine tenths of
-the mixture before it, so what comes one after the other is far from independent, which is the paper's setting. A
-producer writes the tensors to a topic, and the service is the one that production runs.
+Several chains mix the true atoms, each slowly (`ocpdl.synthetic`): what comes one after the other is far from
+independent, which is the paper's setting. A producer writes the tensors to a topic, and the service is the one that
+production runs.
 """
 
 import threading
@@ -18,6 +18,7 @@ from stream_ocpdl.observe.board import Board, Shard
 from stream_ocpdl.observe.watched import WatchedOutbox
 from stream_ocpdl.ocpdl.arrays import Array
 from stream_ocpdl.ocpdl.matching import match_atoms
+from stream_ocpdl.ocpdl.synthetic import chain
 from stream_ocpdl.stream.ahead import Ahead
 from stream_ocpdl.stream.checkpoint import NoStore
 from stream_ocpdl.stream.client import TensorProducer
@@ -28,34 +29,18 @@ from stream_ocpdl.stream.ports import Source
 from stream_ocpdl.stream.service import Pace, Ports, Service, aside
 from stream_ocpdl.stream.topics import TopicJournal, TopicOutbox, Topics
 
-CHAINS, NOISE, KEEPS = 4, 0.02, 0.9
-"""How many chains there are, the noise, and the share of a mixture that the next one keeps."""
+CHAINS = 4
+"""How many chains there are."""
 
 AHEAD = 256
 """Tensors that the producer may be ahead of the learner: a stand-in for a broker keeps few."""
 
 
-def hills(shape: Sequence[int], rank: int, random: np.random.Generator) -> list[Array]:
-    """Loadings whose columns have one hill each, at random places."""
-    found = []
-    for rows in shape:
-        places = random.random(rank) * rows
-        found.append(np.exp(-0.5 * ((np.arange(rows)[:, None] - places) / (0.1 * rows)) ** 2))
-    return found
-
-
-def tensors(truth: Sequence[Array], random: np.random.Generator) -> Iterator[tuple[int, Array]]:
+def tensors(truth: Sequence[Array], seed: int) -> Iterator[tuple[int, Array]]:
     """Endless tensors (I₁…Iₙ), each with the number of its chain; the chains take turns."""
-    rank = truth[0].shape[1]
-    mixtures = random.exponential(size=(CHAINS, rank))
-    for chain in cycle(range(CHAINS)):
-        sudden = random.exponential(size=rank) * (random.random(rank) < 0.25)
-        mixtures[chain] = KEEPS * mixtures[chain] + (1.0 - KEEPS) * 4.0 * sudden
-        X = mixtures[chain]
-        for U in truth[:-1]:
-            X = X[..., None, :] * U
-        X = X @ truth[-1].T
-        yield chain, X + NOISE * random.exponential(size=X.shape)
+    chains = [chain(truth, seed * CHAINS + k) for k in range(CHAINS)]
+    for k in cycle(range(CHAINS)):
+        yield k, next(chains[k])
 
 
 @dataclass(slots=True)

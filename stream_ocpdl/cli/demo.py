@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 
 from stream_ocpdl.cli.spectacle import line, picture, summary
-from stream_ocpdl.demonstration import CHAINS, Demonstration, hills, tensors
+from stream_ocpdl.demonstration import CHAINS, Demonstration, tensors
 from stream_ocpdl.errors import ConfigError, OcpdlError
 from stream_ocpdl.fingerprint import build
 from stream_ocpdl.observe.board import Board
@@ -23,6 +23,7 @@ from stream_ocpdl.observe.server import Server
 from stream_ocpdl.ocpdl.arrays import Array
 from stream_ocpdl.ocpdl.learner import warm_up
 from stream_ocpdl.ocpdl.problem import Problem
+from stream_ocpdl.ocpdl.synthetic import truth as dictionary
 from stream_ocpdl.stream.batching import Batching
 from stream_ocpdl.stream.kafka import (
     Connection,
@@ -66,9 +67,8 @@ def demo(
 
     Example: stream-ocpdl demo --seconds 20
     """
-    random = np.random.default_rng(seed)
-    truth: list[Array] = [] if data else hills(SHAPE, rank, random)
-    stream = _file(data) if data else tensors(truth, random)
+    truth: list[Array] = [] if data else dictionary(SHAPE, rank, seed)
+    stream = _file(data) if data else tensors(truth, seed)
     shape = next(stream)[1].shape
     plan = Plan("demo", Problem(shape, rank, batch_size=BATCH, seed=seed), Batching(BATCH, order="arrival"))
     console = Console()

@@ -14,6 +14,7 @@ from typing import Protocol
 from stream_ocpdl.observe.statistics import Client
 from stream_ocpdl.ocpdl.diagnostics import Assumption, assumption_card, stationarity
 from stream_ocpdl.ocpdl.results import Step
+from stream_ocpdl.ocpdl.revival import dead_atoms
 from stream_ocpdl.stream.draws import Counts
 from stream_ocpdl.stream.pipeline import Outcome, Pipeline
 from stream_ocpdl.stream.plan import Plan
@@ -65,6 +66,8 @@ class Shard:
     """The timestamp of the tensor that was learned last, in milliseconds."""
     card: tuple[Assumption, ...] = ()
     residuals: tuple[float, ...] = ()
+    dead: int | None = None
+    """Atoms that are."""
     stepping: Durations = field(default_factory=Durations)
     committing: Durations = field(default_factory=Durations)
     written: Counter[str] = field(default_factory=Counter)
@@ -129,6 +132,7 @@ class Shard:
         state = pipeline.progress.state
         self.card = assumption_card(pipeline.problem, state)
         if state.t > 0:
+            self.dead = len(dead_atoms(state))
             self.residuals = stationarity(pipeline.problem, state)
 
     @property

@@ -154,6 +154,12 @@ CONVERGENCE = (
         one(lambda s: s.shard.sparsity if s.shard.step else None),
     ),
     Entry(
+        "ocpdl_dead_atoms",
+        "gauge",
+        "Atoms with less than a thousandth of the mean energy. Every digest_every steps. Many: the rank is too large.",
+        one(lambda s: s.shard.dead),
+    ),
+    Entry(
         "ocpdl_codes_at_bound",
         "gauge",
         "Codes that were cut at their bound, in all lives: more than a few, and (A2) is in doubt.",
