@@ -9,8 +9,8 @@ So each index k of that axis has a factor fₖ: data are multiplied by it before
 are; losses are those of the scaled data; loadings are divided when they are shown, so that atoms have the data's own
 units. The factors are given, or fixed by the first minibatch with any energy and kept in the state, as the scale is:
 1/fₖ is the root mean square of the observed cells with index k ("rms"), or their standard deviation ("deviation"),
-which suits what varies little about a large mean. Where that is zero fₖ is 1/rms, and where there is nothing at all,
-one.
+which suits what varies little about a large mean. Where that is zero, but for rounding, fₖ is 1/rms, and where there is
+nothing at all, or numbers too small to be divided by, one.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,6 +30,9 @@ from stream_ocpdl.ocpdl.entries import AnyBatch, collect
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
+
+STEADY = 1e-12
+"""The deviation, relative to the root mean square, that rounding gives to cells which are all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +125,8 @@ class Layout:
         """A tensor as it came, whichever its layout, in the shape of the problem."""
         if not isinstance(row, Sparse):
             return self.fold(row)
-        if self.order == tuple(range(len(self.shape))):
-            return row._replace(shape=self.grouped)
+        if self.order == tuple(range(len(self.shape))) or not _are_cells(row.indices, row.values, prod(self.shape)):
+            return row._replace(shape=self.grouped)  # what is wrong with it, those say who check it
         places = np.unravel_index(row.indices, self.shape)
         sizes = tuple(self.shape[mode] for mode in self.order)
         indices = np.ravel_multi_index(tuple(places[mode] for mode in self.order), sizes)
@@ -155,7 +158,8 @@ class Layout:
             return self.scaling.by
         cells = np.moveaxis(self.unfold(X), 1 + self.scaling.axis, 0).reshape(self.shape[self.scaling.axis], -1)
         found = [_unit(row[~np.isnan(row)].astype(np.float64), self.scaling.by) for row in cells]
-        return tuple(1.0 / unit if unit > 0.0 else 1.0 for unit in found) if any(found) else ()
+        least = float(np.finfo(X.dtype).tiny)  # one divided by less would be infinite
+        return tuple(1.0 / unit if unit >= least else 1.0 for unit in found) if any(found) else ()
 
     def on(self, factors: tuple[float, ...]) -> "Layout":
         """The same with these factors given; without any nothing is scaled yet."""
@@ -233,5 +237,13 @@ def _unit(cells: Array, by: str) -> float:
     """What is one, for cells of one unit: their standard deviation, or root mean square; zero without any."""
     if len(cells) == 0:
         return 0.0
+    size = float(np.sqrt(np.mean(np.square(cells))))
     deviation = float(np.std(cells)) if by == "deviation" else 0.0
-    return deviation if deviation > 0.0 else float(np.sqrt(np.mean(np.square(cells))))
+    return deviation if deviation > STEADY * size else size
+
+
+def _are_cells(indices: Any, values: Any, size: int) -> bool:
+    """Whether these are entries of a tensor of that size, in order."""
+    if np.ndim(indices) != 1 or np.shape(values) != np.shape(indices):
+        return False
+    return len(indices) == 0 or bool(indices[0] >= 0 and indices[-1] < size and (indices[1:] > indices[:-1]).all())
