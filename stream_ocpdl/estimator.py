@@ -8,7 +8,7 @@ import numpy as np
 from stream_ocpdl.conventions import Conventions, not_fitted, seed_of, tags
 from stream_ocpdl.errors import ConfigError, DataError, StateError
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Sparse
-from stream_ocpdl.ocpdl.batch import as_array, gather
+from stream_ocpdl.ocpdl.batch import Batch, as_array, gather
 from stream_ocpdl.ocpdl.batch import read_batch as read_whole
 from stream_ocpdl.ocpdl.coordinates import shape_of, tensors_of
 from stream_ocpdl.ocpdl.entries import SparseBatch, read_batch
@@ -136,13 +136,15 @@ class OnlineCPDL(Conventions):
     def score(self, X: Any, y: Any = None) -> float:
         """The share of X's energy that its reconstruction explains: 1 − ‖X − X̂‖²/‖X‖² over the observed cells."""
         learner = self._fitted()
-        if not self.layout_.plain and not isinstance(tensors(X), list):
-            return explained(X, as_array(X, "X") - self.inverse_transform(self.transform(X)))
         batch = read_batch(learner.problem, self._inward(X))
+        H = learner.code(batch).H
         if isinstance(batch, SparseBatch):
-            left = residuals(learner.state.loadings, batch, learner.code(batch).H).sum()
+            left = residuals(learner.state.loadings, batch, H).sum()
             return 1.0 - float(left) / batch.energy if batch.energy > 0.0 else 0.0
-        rest = batch.X - self.inverse_transform(self.transform(batch.X))
+        if not self.layout_.plain:
+            own = self.layout_.unfold(self.layout_.unscaled(batch.X, learner.state.factors))
+            return explained(own, own - self.inverse_transform(H))
+        rest = batch.X - self.inverse_transform(H)
         return 1.0 - float(np.nansum(rest * rest)) / batch.energy if batch.energy > 0.0 else 0.0
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:
@@ -261,7 +263,7 @@ class OnlineCPDL(Conventions):
         if not factors:
             return folded
         if isinstance(folded, list):
-            folded = gather(self._fitted().problem, folded)[0].X
+            folded = gathered(self._fitted().problem, folded).X
         return self.layout_.scaled(np.asarray(folded, np.float64), factors)
 
     @staticmethod
@@ -272,7 +274,7 @@ class OnlineCPDL(Conventions):
             if shadows is not None:
                 shadows.step(X)
             return step
-        batch, _ = gather(learner.problem, X if isinstance(X, list) else list(read_whole(learner.problem, X).X))
+        batch = gathered(learner.problem, X if isinstance(X, list) else list(read_whole(learner.problem, X).X))
         state, batch, refused = in_units(layout, learner.problem, learner.state, batch)
         for reason in refused.values():
             raise DataError(reason)
@@ -324,6 +326,14 @@ def fitting(X: Tensors, shape: tuple[int, ...], name: str) -> Tensors:
     if len(shape_in(X)) == 1 == len(shape) and shape_in(X) != shape:
         raise DataError(f"X has {shape_in(X)[0]} features, but {name} is expecting {shape[0]} features as input")
     return X
+
+
+def gathered(problem: Problem, rows: list[BigArray | Sparse]) -> Batch:
+    """Tensors as one minibatch that is a whole, in memory of its own; or what is wrong with one of them."""
+    batch, refused = gather(problem, rows)
+    for j, reason in refused.items():
+        raise DataError(f"tensor {j} cannot be learned: {reason}")
+    return batch
 
 
 def _numbers(objects: BigArray) -> BigArray:
