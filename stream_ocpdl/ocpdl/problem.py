@@ -139,6 +139,7 @@ class Problem:
         k = self.revive
         every = isinstance(k, WHOLE) and not isinstance(k, bool) and k >= 1
         _require(k is None or every, "revive", "a whole number of steps, at least 1, or None", k)
+        object.__setattr__(self, "revive", None if k is None else int(k))
         for name in ("sparsity", "ridge", "tolerance"):
             value = getattr(self, name)
             _require(isinstance(value, REAL) and 0 <= value < inf, name, "nonnegative and finite", value)

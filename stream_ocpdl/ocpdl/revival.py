@@ -70,7 +70,7 @@ def revive(
         rest = residual(X, [U[:, alive] for U in loadings], coding.H[j, alive])
         vectors = rank_one(np.maximum(rest, 0.0) if problem.nonnegative else rest)
         if vectors is not None:
-            for U, u in zip(loadings, vectors, strict=True):
+            for U, u in zip(loadings, turned(vectors, sets, problem.codes == "signed"), strict=True):
                 U[:, r] = u * float(np.sqrt(np.sum(U[:, alive] ** 2) / len(alive)))
             revived.append(int(r))
     if not revived:
@@ -109,6 +109,19 @@ def rank_one(T: Array) -> list[Array] | None:
                 return None
             vectors[i] = _unit(found)
     return vectors
+
+
+def turned(vectors: Sequence[Array], sets: Sets, signed_codes: bool) -> list[Array]:
+    """The same with most of each vector above zero where the set has nothing below: it would be cut off.
+
+    Signs change in pairs, unless a code can make up for one.
+    """
+    below = [C.nonnegative and float(np.sum(u * np.abs(u))) < 0.0 for C, u in zip(sets.loadings, vectors, strict=True)]
+    if sum(below) % 2 == 1 and not signed_codes:
+        free = [i for i, C in enumerate(sets.loadings) if not C.nonnegative]
+        for i in free[-1:]:
+            below[i] = True
+    return [-u if turn else u for u, turn in zip(vectors, below, strict=True)]
 
 
 def without(past: Aggregates, atoms: Sequence[int]) -> Aggregates:
