@@ -69,8 +69,8 @@ class ProblemSettings(Section):
     constraints: str | list[str] = _field(
         Problem,
         "constraints",
-        "Where loadings may be, one for all modes or a list: nonnegative, signed (as large as the data ask for),"
-        " box L U, simplex, ball B, columns B, nonnegative ball B, nonnegative columns B.",
+        "Where loadings may be, one for all modes or a list (of groups, if there are any): nonnegative, signed (as"
+        " large as the data ask for), box L U, simplex, ball B, columns B, nonnegative ball B, nonnegative columns B.",
     )
     codes: Literal["nonnegative", "signed"] = _field(
         Problem, "codes", "Whether atoms are only added, or may also be taken away."
@@ -257,11 +257,14 @@ class Settings(Section):
         if self.problem.batch_size is None:
             given["batch_size"] = max(1, self.batching.size)  # what is wrong with it, `Batching` says
         try:
-            problem = Problem(**given)
-            layout = Layout(problem.shape, tuple(map(tuple, self.problem.groups)), self._scaling())
+            groups, sets = tuple(map(tuple, self.problem.groups)), given["constraints"]
+            problem = Problem(**given | ({"constraints": "auto"} if groups else {}))
+            layout = Layout(problem.shape, groups, self._scaling())
+            if groups:  # sets are theirs
+                problem = replace(problem, shape=layout.grouped, constraints=sets)
         except ConfigError as error:
             raise ConfigError(f"problem.{error}") from None
-        return (problem, None) if layout.plain else (replace(problem, shape=layout.grouped), layout)
+        return problem, None if layout.plain else layout
 
     def _scaling(self) -> Scaling | None:
         axis, by = self.problem.scaling.axis, self.problem.scaling.by
