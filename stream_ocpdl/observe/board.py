@@ -137,8 +137,10 @@ class Shard:
 
     @property
     def modes(self) -> Sequence[str]:
-        """The names of the modes."""
-        return self.plan.axes or [str(i) for i in range(self.plan.problem.modes)]
+        """The names of the modes; that of a group has those of all its axes."""
+        names = self.plan.axes or [str(i) for i in range(len(self.plan.shape))]
+        groups = self.plan.layout.groups if self.plan.layout else [(i,) for i in range(len(names))]
+        return [" × ".join(names[mode] for mode in group) for group in groups]
 
     @property
     def sparsity(self) -> float:
