@@ -214,8 +214,9 @@ class OnlineCPDL(Conventions):
         return self._beside.advice()
 
     def __sklearn_tags__(self) -> Any:
-        nonnegative = self.constraints == "auto" and self.codes == "nonnegative"
-        return tags(nonnegative, gaps=self.missing == "impute")
+        sets = self.constraints if isinstance(self.constraints, tuple | list) else (self.constraints,)
+        nonnegative = all(C != "signed" if isinstance(C, str) else C.nonnegative for C in sets)
+        return tags(nonnegative and self.codes == "nonnegative", gaps=self.missing == "impute")
 
     def _problem(self, layout: Layout, seed: int) -> Problem:
         """The problem that these parameters and the layout of tensors pose."""

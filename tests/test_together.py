@@ -3,17 +3,22 @@
 import numpy as np
 import pytest
 
-from stream_ocpdl import DataError, Problem
+from stream_ocpdl import ConfigError, DataError, Problem
+from stream_ocpdl.cli.replay import write
 from stream_ocpdl.config.loading import load
 from stream_ocpdl.estimator import OnlineCPDL
 from stream_ocpdl.observe.board import Shard
 from stream_ocpdl.ocpdl.arrays import Sparse
 from stream_ocpdl.ocpdl.constraints import NonnegativeBall, Simplex
 from stream_ocpdl.ocpdl.learner import Learner
+from stream_ocpdl.ocpdl.quadratic import residual
 from stream_ocpdl.ocpdl.reshape import Layout, Scaling, laid_out
 from stream_ocpdl.ocpdl.revival import turned
+from stream_ocpdl.ocpdl.simplices import simplex_solver
+from stream_ocpdl.ocpdl.solvers import box_solver
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.snapshots import load as load_loadings
 
 SHAPE = (4, 5, 3)
 LAYOUTS = [
@@ -160,3 +165,44 @@ def test_signs_change_in_pairs_unless_codes_can_make_up():
     assert [u.tolist() for u in turned([a, b], sets, False)] == [[0.6, 0.8], [-1.0, -0.0]]
     assert [u.tolist() for u in turned([a, b], sets, True)] == [[0.6, 0.8], [1.0, 0.0]]
     assert isinstance(sets.loadings[0], NonnegativeBall)
+
+
+def test_long_columns_on_a_simplex_settle():
+    """Rounding leaves more of a long column's residual than of a short one's: no reason to search on for minutes."""
+    random = np.random.default_rng(0)
+    W, U = random.random((50, 5)), random.gamma(0.05, size=(3000, 5))
+    Q, C, U = W.T @ W, Simplex(), U / U.sum(axis=0)
+    start = C.project(random.random(U.shape) / 1500)
+    found = simplex_solver(1.0, 1e-13, box_solver(np.inf, 1e-14))(Q, U @ Q, start)
+
+    assert found.settled
+    assert found.rounds < 80
+    assert residual(found.Y, Q, U @ Q, C.project) < 1e-11
+
+
+def test_the_state_of_a_scaled_model_is_no_warm_start(tmp_path):
+    """Its loadings are in the units that were learned: the factors would come in twice."""
+    X = data()
+    state = OnlineCPDL(2, random_state=0, scaling=Scaling(2)).fit(X).learner_.state
+    write(tmp_path / "scaled.npz", state)
+    write(tmp_path / "plain.npz", state._replace(factors=()))
+
+    assert len(load_loadings(tmp_path / "plain.npz")) == 3
+    with pytest.raises(ConfigError, match="snapshot show --out"):
+        load_loadings(tmp_path / "scaled.npz")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "positive"),
+    [
+        ({}, True),
+        ({"constraints": "nonnegative"}, True),
+        ({"constraints": (Simplex(), "nonnegative")}, True),
+        ({"constraints": (Simplex(), "signed")}, False),
+        ({"codes": "signed"}, False),
+    ],
+)
+def test_who_asks_for_nonnegative_data_says_so(parameters, positive):
+    """scikit-learn's tag, whichever way the sets are spelled."""
+    sklearn_utils = pytest.importorskip("sklearn.utils")
+    assert sklearn_utils.get_tags(OnlineCPDL(2, **parameters)).input_tags.positive_only is positive

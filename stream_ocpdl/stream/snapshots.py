@@ -81,6 +81,11 @@ def load(path: Path) -> tuple[Array, ...]:
     """The loadings in a .npz file: U1 … Un."""
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            if "factors" in file.files:
+                raise ConfigError(
+                    f"{path} is a state with loadings in units of its own; those of the data are written by"
+                    " snapshot show --out"
+                )
             count = sum(name[0] == "U" and name[1:].isdigit() for name in file.files)
             return tuple(np.array(file[f"U{i + 1}"], np.float64) for i in range(count))
     except (OSError, ValueError, KeyError, EOFError, BadZipFile, TypeError) as error:
