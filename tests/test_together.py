@@ -8,6 +8,7 @@ from stream_ocpdl.cli.replay import write
 from stream_ocpdl.config.loading import load
 from stream_ocpdl.estimator import OnlineCPDL
 from stream_ocpdl.observe.board import Shard
+from stream_ocpdl.ocpdl import entries as minibatches
 from stream_ocpdl.ocpdl.arrays import Sparse
 from stream_ocpdl.ocpdl.constraints import NonnegativeBall, Simplex
 from stream_ocpdl.ocpdl.learner import Learner
@@ -65,6 +66,21 @@ def test_bad_entries_are_refused_whatever_the_layout(layout):
         _, _, refused = laid_out(layout, problem, State.initial(problem), [*entries(data(2)), bad])
         assert list(refused) == [2]
         assert "ascending ones, below 60, are needed" in refused[2]
+
+
+@pytest.mark.parametrize("by_entries", [True, False])
+@pytest.mark.parametrize("layout", [None, *(Layout(SHAPE, **layout) for layout in LAYOUTS)])
+def test_a_bad_cell_has_its_place_in_the_tensor_that_came(layout, by_entries, monkeypatch):
+    """Who sent it knows of no groups."""
+    monkeypatch.setattr(minibatches, "CELLS", 0 if by_entries else 10**9)
+    monkeypatch.setattr(minibatches, "CELLS_AN_ENTRY", 1)
+    problem = Problem(shape=layout.grouped if layout else SHAPE, rank=2)
+    X = data(3)
+    X[1, 3, 1, 2] = -7.0
+    for rows in (list(X), entries(X)):
+        _, _, refused = laid_out(layout, problem, State.initial(problem), rows)
+        assert list(refused) == [1]
+        assert refused[1].startswith("X[3, 1, 2] = -7.0 is negative")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -25,7 +25,7 @@ from stream_ocpdl.errors import ConfigError
 from stream_ocpdl.ocpdl import arrays
 from stream_ocpdl.ocpdl.aggregates import khatri_rao
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Sparse
-from stream_ocpdl.ocpdl.batch import Batch, fill
+from stream_ocpdl.ocpdl.batch import Batch, fill, gather
 from stream_ocpdl.ocpdl.entries import AnyBatch, collect
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.state import State
@@ -211,12 +211,27 @@ def laid_out(
     room: Callable[[int], BigArray] | None = None,
 ) -> tuple[State, AnyBatch, dict[int, str]]:
     """`collect` for tensors as they come; the state has the units, if they were fixed now. Units make them whole."""
-    if layout is None or layout.scaling is None:
-        folded = rows if layout is None else [layout.fold_row(row) for row in rows]
-        return state, *collect(problem, folded, workers, room)
+    if layout is None:
+        return state, *collect(problem, rows, workers, room)
+    if layout.scaling is None:
+        found, refused = collect(problem, [layout.fold_row(row) for row in rows], workers, room)
+        return state, found, as_they_came(layout, problem, rows, refused)
     place = arrays.empty((len(rows), *problem.shape), problem.dtype) if room is None else room(len(rows))
     batch, refused = fill(problem, [layout.fold_row(row) for row in rows], place, workers)
-    return (state, batch, refused) if refused else in_units(layout, problem, state, batch, workers)
+    if refused:
+        return state, batch, as_they_came(layout, problem, rows, refused)
+    return in_units(layout, problem, state, batch, workers)
+
+
+def as_they_came(
+    layout: Layout, problem: Problem, rows: Sequence[BigArray | Sparse], refused: dict[int, str]
+) -> dict[int, str]:
+    """The reasons with places in tensors as they came: whoever sent them knows of no groups."""
+    if not refused:
+        return refused
+    sets: Literal["auto", "signed"] = "auto" if problem.nonnegative else "signed"
+    own = replace(problem, shape=layout.shape, constraints=sets, codes="nonnegative")
+    return {j: gather(own, [rows[j]])[1].get(0, reason) for j, reason in refused.items()}
 
 
 def in_units(
