@@ -18,6 +18,9 @@ from stream_ocpdl.ocpdl.revival import turned
 from stream_ocpdl.ocpdl.simplices import simplex_solver
 from stream_ocpdl.ocpdl.solvers import box_solver
 from stream_ocpdl.ocpdl.state import State
+from stream_ocpdl.stream.formats import Format
+from stream_ocpdl.stream.lookup import _intake
+from stream_ocpdl.stream.messages import Position, Record
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.snapshots import load as load_loadings
 
@@ -222,3 +225,13 @@ def test_who_asks_for_nonnegative_data_says_so(parameters, positive):
     """scikit-learn's tag, whichever way the sets are spelled."""
     sklearn_utils = pytest.importorskip("sklearn.utils")
     assert sklearn_utils.get_tags(OnlineCPDL(2, **parameters)).input_tags.positive_only is positive
+
+
+def test_who_looks_a_record_up_reads_it_in_the_shape_it_came_in():
+    """A raw tensor says no shape of its own."""
+    layout = Layout(SHAPE, ((2, 0), (1,)))
+    plan = Plan("m", Problem(shape=layout.grouped, rank=2), layout=layout, format=Format("raw"))
+    record = Record(Position(0, 0), None, data(1).tobytes())
+
+    ((_, tensor),) = _intake(plan, record).rows([record])
+    assert tensor.shape == SHAPE

@@ -50,7 +50,7 @@ def explain(config: Path | None, overrides: tuple[str, ...], where: str, atoms: 
     if record is None:
         told["missing"].append("the record: it is not there (any more)")
     else:
-        told["record"] = described(record, plan.format, plan.problem.shape)
+        told["record"] = described(record, plan.format, plan.shape)
     shard = position.partition % settings.shards
     found = fate(
         records_of(TopicJournal(connection, topics.journal, shard)), position, Reading("records of the journal")

@@ -76,7 +76,7 @@ def chosen(settings: Settings, connection: Connection, stream: str) -> Topic:
     name = topics.named(stream) if stream in STREAMS else stream
     if name == topics.input:
         plan = settings.plan()
-        return Topic(connection, name, plan.format, plan.problem.shape)
+        return Topic(connection, name, plan.format, plan.shape)
     return Topic(connection, name, whole=name != topics.state)
 
 

@@ -123,7 +123,7 @@ def _pieces(connection: Connection, topic: str, record: Record, chunk: Chunk, st
 
 
 def _intake(plan: Plan, record: Record) -> Intake:
-    return Intake(plan.format, plan.problem.shape, [record.position.partition])
+    return Intake(plan.format, plan.shape, [record.position.partition])
 
 
 def dense_of(tensor: Tensor) -> BigArray:
