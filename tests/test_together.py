@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from stream_ocpdl import ConfigError, DataError, Problem
+from stream_ocpdl.cli.explain import explanation, folded
 from stream_ocpdl.cli.replay import write
 from stream_ocpdl.config.loading import load
 from stream_ocpdl.estimator import OnlineCPDL
@@ -11,6 +12,7 @@ from stream_ocpdl.observe.board import Shard
 from stream_ocpdl.ocpdl import entries as minibatches
 from stream_ocpdl.ocpdl.arrays import Sparse
 from stream_ocpdl.ocpdl.constraints import NonnegativeBall, Simplex
+from stream_ocpdl.ocpdl.explanation import explain
 from stream_ocpdl.ocpdl.learner import Learner
 from stream_ocpdl.ocpdl.quadratic import residual
 from stream_ocpdl.ocpdl.reshape import Layout, Scaling, laid_out
@@ -20,7 +22,7 @@ from stream_ocpdl.ocpdl.solvers import box_solver
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.stream.formats import Format
 from stream_ocpdl.stream.lookup import _intake
-from stream_ocpdl.stream.messages import Position, Record
+from stream_ocpdl.stream.messages import Code, Position, Record, Snapshot, Tensor, Version
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.snapshots import load as load_loadings
 
@@ -235,3 +237,17 @@ def test_who_looks_a_record_up_reads_it_in_the_shape_it_came_in():
 
     ((_, tensor),) = _intake(plan, record).rows([record])
     assert tensor.shape == SHAPE
+
+
+def test_a_record_is_explained_in_groups():
+    """Its tensor is folded as it was when it was learned; modes have the names of their groups."""
+    layout, X = Layout(SHAPE, ((2, 0), (1,))), data(1)[0]
+    axes = ("city", "hour", "unit")
+    loadings = [np.ones((12, 1)), np.ones((5, 1))]
+    snapshot = Snapshot(Version("m", 1), 5, loadings, axes, 1.0, "", (), (0,), "", {}, layout=layout)
+    code = Code(Version("m", 0), 1, Position(0, 0), 0.0, np.array([0.5]))
+    made = explain(folded(Tensor(X), snapshot), loadings, code.code)
+    told = explanation(made, snapshot, code, 3)
+
+    assert told["error"] == pytest.approx(np.sum((X - 0.5) ** 2))
+    assert [mode["mode"] for mode in told["residual"]] == ["unit × city", "hour"]

@@ -9,6 +9,7 @@ import click
 from stream_ocpdl.cli.options import Reading, reached, with_settings
 from stream_ocpdl.cli.tap import line, safe, short
 from stream_ocpdl.errors import ConfigError, DataError
+from stream_ocpdl.ocpdl.arrays import BigArray
 from stream_ocpdl.ocpdl.explanation import Explanation
 from stream_ocpdl.ocpdl.explanation import explain as explained
 from stream_ocpdl.stream.describing import described, moment
@@ -16,7 +17,7 @@ from stream_ocpdl.stream.history import records_of
 from stream_ocpdl.stream.kafka import Connection
 from stream_ocpdl.stream.letters import Choice, read_letters
 from stream_ocpdl.stream.lookup import Fate, code_of, dense_of, fate, nearest, record_at, tensor_of
-from stream_ocpdl.stream.messages import Code, DeadLetter, JournalRecord, Position, Record, Snapshot
+from stream_ocpdl.stream.messages import Code, DeadLetter, JournalRecord, Position, Record, Snapshot, Tensor
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.sampling import place
 from stream_ocpdl.stream.snapshots import published
@@ -133,15 +134,23 @@ def seen(
     if tensor is None:
         return found
     try:
-        return found | explanation(explained(dense_of(tensor), snapshot.loadings, code.code), snapshot, code, atoms)
+        return found | explanation(
+            explained(folded(tensor, snapshot), snapshot.loadings, code.code), snapshot, code, atoms
+        )
     except DataError as error:
         told["missing"].append(f"an explanation: {error}")
         return found
 
 
+def folded(tensor: Tensor, snapshot: Snapshot) -> BigArray:
+    """The tensor in the shape of a snapshot's loadings, if it is one of its shape."""
+    X, layout = dense_of(tensor), snapshot.layout
+    return X if layout is None or X.shape != layout.shape else layout.fold(X)
+
+
 def explanation(made: Explanation, snapshot: Snapshot, code: Code, atoms: int) -> Told:
     """Atoms and residual, for machines."""
-    names = snapshot.axes or tuple(f"mode {i + 1}" for i in range(len(snapshot.loadings)))
+    names = snapshot.modes
     modes = [
         {"mode": name, "largest": [{"index": k, "share": float(made.residual[i][k])} for k in made.largest(i, atoms)]}
         for i, name in enumerate(names)
