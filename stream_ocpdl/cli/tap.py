@@ -144,8 +144,7 @@ def _code(m: Fields) -> str:
 
 
 def _snapshot(m: Fields) -> str:
-    names = m["axes"] or [f"mode {i + 1}" for i in range(len(m["loadings"]))]
-    modes = "".join(f"\n{'':38}{name}: {array(U)}" for name, U in zip(names, m["loadings"], strict=True))
+    modes = "".join(f"\n{'':38}{name}: {array(U)}" for name, U in zip(m["modes"], m["loadings"], strict=True))
     return f"{m['version']}, {m['tensors']} tensors, rank {m['rank']}, weight {short(m['weight'])}{modes}"
 
 

@@ -121,6 +121,7 @@ def _snapshot(snapshot: Snapshot) -> Fields:
         "weight": snapshot.weight,
         "rank": snapshot.rank,
         "axes": None if snapshot.axes is None else list(snapshot.axes),
+        "modes": list(snapshot.modes),
         "loadings": [summary(U) for U in snapshot.loadings],
     }
 
