@@ -14,6 +14,7 @@ from itertools import cycle
 
 import numpy as np
 
+from stream_ocpdl.errors import Stopped
 from stream_ocpdl.observe.board import Board, Shard
 from stream_ocpdl.observe.watched import WatchedOutbox
 from stream_ocpdl.ocpdl.arrays import Array
@@ -110,6 +111,8 @@ class Demonstration:
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
+        except Stopped:
+            return  # it was told to
         except BaseException as error:
             self.errors.append(error)
 

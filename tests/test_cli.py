@@ -53,14 +53,15 @@ def test_the_demo_with_other_data(tmp_path):
     assert f"stream-ocpdl: {bad} is not a .npy file: " in result.output
 
 
-def test_the_demo_can_be_interrupted():
-    """Ctrl-C ends it with what was seen so far, without a traceback."""
+@pytest.mark.parametrize("after", [0.2, 1.0])
+def test_the_demo_can_be_interrupted(after):
+    """Ctrl-C ends it with what was seen so far, without a traceback; also while the service still begins."""
     command = [sys.executable, "-m", "stream_ocpdl", "demo", "--seconds", "100"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as life:
         try:
             while "metrics and status" not in life.stdout.readline():
                 pass
-            time.sleep(1.0)
+            time.sleep(after)
             life.send_signal(signal.SIGINT)
             out, err = life.communicate(timeout=30)
         finally:

@@ -92,9 +92,9 @@ def demo(
 
 def _watch(shown: Demonstration, console: Console) -> bool:
     """Until it is over; false if somebody had enough of it."""
-    shown.start()
     said, began = -5.0, time.monotonic()
     try:
+        shown.start()
         with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
             for _ in count():
                 if live is not None:
