@@ -158,7 +158,7 @@ def process(model, directory, *more):
             life.kill()
 
 
-def eventually(condition, seconds=30.0):
+def eventually(condition, seconds=90.0):
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
