@@ -1,6 +1,7 @@
 """The broker of the test session, and the closing lines that say which tiers ran and on what."""
 
 import os
+import signal
 
 import pytest
 
@@ -14,6 +15,10 @@ SLOW = "OCPDL_SLOW"
 """Set where tests that take minutes are run."""
 
 _state: dict[str, str] = {}
+
+# A shell that runs us in the background lets interrupts be ignored, and so they would be in every child.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
