@@ -12,7 +12,7 @@ from math import sqrt
 import numpy as np
 
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Flags, Indices
-from stream_ocpdl.ocpdl.compiled import exact, kernel
+from stream_ocpdl.ocpdl.compiled import exact, kernel, part
 from stream_ocpdl.ocpdl.lanes import GROUP, fma, load, load_some, smaller, some, spread, store, store_some
 
 TILE = 256
@@ -235,53 +235,46 @@ def fold_last(lo: int, hi: int, T: BigArray, W: Array, out: Array) -> None:
 @exact
 def fold_first(lo: int, hi: int, T: BigArray, V: Array, out: Array) -> None:
     """B(,r) contracted with V(:, r) over the first group of modes (eq:def_Btrj). T (R, P, Q), V (P, R) → out (R, Q),
-    columns [lo, hi). Four rows at a time, so that sums are read and written seldom.
+    columns [lo, hi), whose sums stay in registers, four of them or the last by itself.
     """
-    R, P, Q = T.shape
-    for first in range(lo, hi, TILE):
-        last = min(first + TILE, hi)
-        for r in range(R):
-            for q in range(first, last, GROUP):
-                store_some(out, r * Q + q, last - q, spread(0.0))
-            for p in range(0, P - 3, 4):
-                add_rows(T, (r * P + p) * Q, Q, V[p, r], V[p + 1, r], V[p + 2, r], V[p + 3, r], out, r * Q, first, last)
-            for p in range(P // 4 * 4, P):
-                add_row(T, (r * P + p) * Q, V[p, r], out, r * Q, first, last)
+    R = T.shape[0]
+    for r in range(R):
+        q = lo
+        while hi - q > GROUP:
+            fold_four(T, V, r, q, hi - q, out)
+            q += 4 * GROUP
+        if q < hi:
+            fold_one(T, V, r, q, hi - q, out)
 
 
-@exact
-def add_rows(
-    T: BigArray,
-    row: int,
-    Q: int,
-    v0: float,
-    v1: float,
-    v2: float,
-    v3: float,
-    out: Array,
-    there: int,
-    first: int,
-    last: int,
-) -> None:
-    """Four rows of T, which begin at `row`, times numbers, added to a row of out: cells [first, last), arrays flat."""
-    a, b, c, d = spread(v0), spread(v1), spread(v2), spread(v3)
-    for q in range(first, last, GROUP):
-        at, left = row + q, last - q
-        s = load_some(out, there + q, left)
-        s = fma(a, load_some(T, at, left), s)
-        s = fma(b, load_some(T, at + Q, left), s)
-        s = fma(c, load_some(T, at + 2 * Q, left), s)
-        s = fma(d, load_some(T, at + 3 * Q, left), s)
-        store_some(out, there + q, left, s)
+@part
+def fold_four(T: BigArray, V: Array, r: int, q: int, left: int, out: Array) -> None:
+    """Up to 4·GROUP columns of `fold_first` from q on."""
+    P, Q = T.shape[1], T.shape[2]
+    a = b = c = d = spread(0.0)
+    at = r * P * Q + q
+    for p in range(P):
+        v = spread(V[p, r])
+        a = fma(v, load_some(T, at, left), a)
+        b = fma(v, load_some(T, at + GROUP, left - GROUP), b)
+        c = fma(v, load_some(T, at + 2 * GROUP, left - 2 * GROUP), c)
+        d = fma(v, load_some(T, at + 3 * GROUP, left - 3 * GROUP), d)
+        at += Q
+    at = r * Q + q
+    store_some(out, at, left, a)
+    store_some(out, at + GROUP, left - GROUP, b)
+    store_some(out, at + 2 * GROUP, left - 2 * GROUP, c)
+    store_some(out, at + 3 * GROUP, left - 3 * GROUP, d)
 
 
-@exact
-def add_row(T: BigArray, row: int, v: float, out: Array, there: int, first: int, last: int) -> None:
-    """The same for one row."""
-    a = spread(v)
-    for q in range(first, last, GROUP):
-        s = fma(a, load_some(T, row + q, last - q), load_some(out, there + q, last - q))
-        store_some(out, there + q, last - q, s)
+@part
+def fold_one(T: BigArray, V: Array, r: int, q: int, left: int, out: Array) -> None:
+    """Up to GROUP columns of it."""
+    P, Q = T.shape[1], T.shape[2]
+    a = spread(0.0)
+    for p in range(P):
+        a = fma(spread(V[p, r]), load_some(T, (r * P + p) * Q + q, left), a)
+    store_some(out, r * Q + q, left, a)
 
 
 # ── small reductions ───────────────────────────────────────────────────────────────────────────────────────────

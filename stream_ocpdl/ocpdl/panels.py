@@ -32,6 +32,7 @@ from stream_ocpdl.ocpdl.lanes import (
     emit_fma,
     emit_load,
     emit_load_some,
+    emit_prefetch,
     emit_rounded,
     emit_store,
     emit_store_some,
@@ -89,13 +90,16 @@ class Panel:
         self.builder, self.atoms, self.registers, self.cells = builder, atoms, registers, cells
         self.sums: list[list[Any]] = []
 
-    def accumulate(self, A: Any, r: Any, X: Any, at: Any, stride: Any) -> None:
-        """Σ_d A[d, r + k] · X[at + d·stride + m], X flat."""
+    def accumulate(self, A: Any, r: Any, X: Any, at: Any, stride: Any, ahead: Any = None) -> None:
+        """Σ_d A[d, r + k] · X[at + d·stride + m], X flat; what is `ahead` of that is on its way meanwhile."""
         builder = self.builder
         depth, R = builder.extract_value(A.shape, 0), builder.extract_value(A.shape, 1)
         slots = [[TOOLS.alloca_once_value(builder, ZERO) for _ in range(self.registers)] for _ in range(self.atoms)]
         with TOOLS.for_range(builder, depth) as loop:
-            x = self.load(X, builder.add(at, builder.mul(loop.index, stride)))
+            start = builder.add(at, builder.mul(loop.index, stride))
+            x = self.load(X, start)
+            for m in range(self.registers if ahead is not None else 0):
+                emit_prefetch(builder, X, builder.add(self.register(start, m)[0], ahead))
             row = builder.gep(A.data, [builder.add(builder.mul(loop.index, R), r)])
             for k, line in enumerate(slots):
                 a = broadcast(builder, builder.load(builder.gep(row, [INT(k)])))
@@ -142,7 +146,8 @@ def correlate_panel(
     def write(builder: Any, atoms: int, registers: int, *args: Any) -> None:
         V, r, X, at, stride, cells, W, q, out = args
         panel, Q = Panel(builder, atoms, registers, cells), builder.extract_value(W.shape, 1)
-        panel.accumulate(V, r, X, at, stride)
+        depth = builder.extract_value(V.shape, 0)
+        panel.accumulate(V, r, X, at, stride, builder.neg(builder.mul(depth, stride)))
         panel.fold(W, builder.add(builder.mul(r, Q), q), Q, out, r)
 
     return sized(write, n, v, V, r, X, at, stride, cells, W, q, out)
@@ -217,11 +222,14 @@ def add_product(lo: int, hi: int, A: Array, X: BigArray, keep: float, B: BigArra
 
 @exact
 def correlate(X: BigArray, V: Array, W: Array, out: Array) -> None:
-    """⟨X_j, V(:, r) ⊗ W(r, :)⟩. X (b, P, Q), V (P, R), W (R, Q or more) → out (b, R)."""
+    """⟨X_j, V(:, r) ⊗ W(r, :)⟩. X (b, P, Q), V (P, R), W (R, Q or more) → out (b, R).
+
+    The last tensor comes first: it was copied together last, and is in the cache still. The next is on its way.
+    """
     b, P, Q = X.shape
     R = V.shape[1]
     sums, blocks = aligned(R, 1), -(-R // ATOMS)
-    for j in range(b):
+    for j in range(b - 1, -1, -1):
         sums[:] = 0.0
         q = 0
         while q < Q:
