@@ -84,7 +84,7 @@ class Size:
             yield from made
 
 
-SIZES = (Size("10 KB", (32, 40), 40_000), Size("100 KB", (100, 125), 6_000), Size("1 MB", (250, 450), 600))
+SIZES = (Size("10 KB", (32, 40), 100_000), Size("100 KB", (100, 125), 30_000), Size("1 MB", (250, 450), 3_000))
 
 
 def run(options: Options = FULL) -> list[Row]:
