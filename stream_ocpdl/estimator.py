@@ -7,6 +7,7 @@ import numpy as np
 
 from stream_ocpdl.conventions import Conventions, not_fitted, seed_of, tags
 from stream_ocpdl.errors import ConfigError, DataError, StateError
+from stream_ocpdl.ocpdl.aggregates import reconstruction
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Sparse
 from stream_ocpdl.ocpdl.batch import Batch, as_array, gather
 from stream_ocpdl.ocpdl.batch import read_batch as read_whole
@@ -125,12 +126,9 @@ class OnlineCPDL(Conventions):
         rank = loadings[0].shape[1]
         if T.ndim != 2 or T.shape[1] != rank:
             raise DataError(f"H has shape {T.shape}; codes of this model have shape (b, {rank})")
-        T = T.astype(np.float64)
         if not np.isfinite(T).all():
             raise DataError("H has numbers that are not finite")
-        for U in loadings[:-1]:
-            T = T[..., None, :] * U
-        X = np.asarray(T @ loadings[-1].T)
+        X = reconstruction(loadings, T)
         return X if self.layout_.plain else self.layout_.unfold(self.layout_.unscaled(X, self._fitted().state.factors))
 
     def score(self, X: Any, y: Any = None) -> float:

@@ -11,7 +11,8 @@ from confluent_kafka import Producer
 from stream_ocpdl import TensorProducer, read_codes, read_snapshots
 from stream_ocpdl.cli import main
 from stream_ocpdl.errors import DataError
-from stream_ocpdl.ocpdl.explanation import explain, reconstruction
+from stream_ocpdl.ocpdl.aggregates import reconstruction
+from stream_ocpdl.ocpdl.explanation import explain
 from stream_ocpdl.ocpdl.synthetic import chain, truth
 from stream_ocpdl.stream import kafka
 from stream_ocpdl.stream.lookup import Fate, fate

@@ -9,14 +9,14 @@ import click
 from stream_ocpdl.cli.options import Reading, reached, with_settings
 from stream_ocpdl.cli.tap import line, safe, short
 from stream_ocpdl.errors import ConfigError, DataError
-from stream_ocpdl.ocpdl.arrays import BigArray
+from stream_ocpdl.ocpdl.arrays import BigArray, Sparse
 from stream_ocpdl.ocpdl.explanation import Explanation
 from stream_ocpdl.ocpdl.explanation import explain as explained
 from stream_ocpdl.stream.describing import described, moment
 from stream_ocpdl.stream.history import records_of
 from stream_ocpdl.stream.kafka import Connection
 from stream_ocpdl.stream.letters import Choice, read_letters
-from stream_ocpdl.stream.lookup import Fate, code_of, dense_of, fate, nearest, record_at, tensor_of
+from stream_ocpdl.stream.lookup import Fate, code_of, fate, nearest, record_at, tensor_of
 from stream_ocpdl.stream.messages import Code, DeadLetter, JournalRecord, Position, Record, Snapshot, Tensor
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.sampling import place
@@ -144,7 +144,8 @@ def seen(
 
 def folded(tensor: Tensor, snapshot: Snapshot) -> BigArray:
     """The tensor in the shape of a snapshot's loadings, if it is one of its shape."""
-    X, layout = dense_of(tensor), snapshot.layout
+    array, layout = tensor.array, snapshot.layout
+    X = array.whole() if isinstance(array, Sparse) else array
     return X if layout is None or X.shape != layout.shape else layout.fold(X)
 
 

@@ -82,6 +82,18 @@ def gram_of_atoms(loadings: Sequence[Array]) -> Array:
     return G
 
 
+def reconstruction(loadings: Sequence[Array], H: Array) -> BigArray:
+    """X̂ = Out(D) ×ₙ₊₁ H: the tensors (…, I₁…Iₙ) that codes (…, R) stand for.
+
+    >>> reconstruction([np.eye(2), np.eye(2)], np.array([1.0, 2.0])).tolist()
+    [[1.0, 0.0], [0.0, 2.0]]
+    """
+    T = np.asarray(H, np.float64)
+    for U in loadings[:-1]:
+        T = T[..., None, :] * U
+    return np.asarray(T @ loadings[-1].T)
+
+
 def correlate(X: BigArray, loadings: Sequence[Array], workers: Workers = SERIAL) -> Array:
     """⟨X_j, atom r⟩ as (b, R): Algorithm 4's WᵀX, the second group of modes first."""
     V, W = halves(loadings)

@@ -51,3 +51,9 @@ class Sparse(NamedTuple):
     shape: tuple[int, ...]
     indices: Indices
     values: BigArray
+
+    def whole(self) -> BigArray:
+        """All its cells."""
+        X = np.zeros(self.shape, self.values.dtype)
+        X.reshape(-1)[self.indices] = self.values
+        return X

@@ -82,9 +82,8 @@ class SparseBatch:
 
     def whole(self, j: int) -> BigArray:
         """Tensor j with all its cells."""
-        X, mine = np.zeros(self.shape, self.values.dtype), slice(self.starts[j], self.starts[j + 1])
-        X.reshape(-1)[self.indices[mine]] = self.values[mine]
-        return X
+        mine = slice(self.starts[j], self.starts[j + 1])
+        return Sparse(self.shape, self.indices[mine], self.values[mine]).whole()
 
     def nothing(self) -> "SparseBatch":
         """One tensor of zeros in its stead."""

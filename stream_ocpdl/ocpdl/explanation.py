@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stream_ocpdl.errors import DataError
+from stream_ocpdl.ocpdl.aggregates import gram_of_atoms, reconstruction
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
 
 
@@ -75,20 +76,8 @@ def explain(X: BigArray, loadings: Sequence[Array], code: Array) -> Explanation:
     )
 
 
-def reconstruction(loadings: Sequence[Array], code: Array) -> BigArray:
-    """X̂ = Σ h_r u_r⁽¹⁾ ∘ … ∘ u_r⁽ⁿ⁾."""
-    left = np.asarray(code, np.float64)[None, :]
-    for U in loadings[:-1]:
-        left = (left[:, None, :] * U[None, :, :]).reshape(-1, len(code))
-    found: BigArray = (left @ loadings[-1].T).reshape([len(U) for U in loadings])
-    return found
-
-
 def _shares(loadings: Sequence[Array], code: Array) -> Array:
-    """h_r (G h)_r / hᵀGh, with G the inner products of the atoms: the Hadamard product of UᵀU over the modes."""
-    G = np.ones((len(code), len(code)))
-    for U in loadings:
-        G *= U.T @ U
-    parts = code * (G @ code)
+    """h_r (G h)_r / hᵀGh, with G the inner products of the atoms."""
+    parts = code * (gram_of_atoms(loadings) @ code)
     total = float(parts.sum())
     return np.asarray(parts / total if total > 0 else np.zeros(len(code)))

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stream_ocpdl.ocpdl.aggregates import Aggregates
+from stream_ocpdl.ocpdl.aggregates import Aggregates, reconstruction
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
 from stream_ocpdl.ocpdl.blocks import Blocks
 from stream_ocpdl.ocpdl.entries import AnyBatch, SparseBatch
@@ -82,10 +82,7 @@ def revive(
 
 def residual(X: Array, loadings: Sequence[Array], h: Array) -> Array:
     """X − Out(D) ×ₙ₊₁ h, zero where X was not observed."""
-    T = h
-    for U in loadings[:-1]:
-        T = T[..., None, :] * U
-    return np.asarray(np.nan_to_num(X - np.einsum("...r,ir->...i", T, loadings[-1])))
+    return np.asarray(np.nan_to_num(X - reconstruction(loadings, h)))
 
 
 def rank_one(T: Array) -> list[Array] | None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from stream_ocpdl.ocpdl.aggregates import reconstruction
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
-from stream_ocpdl.ocpdl.explanation import reconstruction
 
 KEEPS, STRUCK, NOISE = 0.9, 0.25, 0.02
 

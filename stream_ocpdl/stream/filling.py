@@ -11,12 +11,9 @@ from typing import Any
 
 from stream_ocpdl.stream.client import TensorProducer
 from stream_ocpdl.stream.kafka import Connection, partitions_of_topic, read_committed
+from stream_ocpdl.stream.topics import nothing
 
 MARK = "ocpdl-run"
-
-
-def nothing() -> None:
-    """Go on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class Inputs:
         """Forget what is done with: refused records, but not the open pieces."""
         for partition, records in self._fetched.items():
             for offset in list(takewhile(progress.reached.get(partition, 0).__gt__, records)):
-                if not within(records[offset], progress.open):
+                if not within(records[offset].position, progress.open):
                     self._bytes[partition] -= len(records.pop(offset).value or b"")
 
     def _fetch(self, wanted: Position) -> None:

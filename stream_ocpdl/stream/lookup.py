@@ -9,10 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-import numpy as np
-
 from stream_ocpdl.errors import DataError, DecodeError
-from stream_ocpdl.ocpdl.arrays import BigArray, Sparse
 from stream_ocpdl.stream.assembly import piece_of
 from stream_ocpdl.stream.intake import Intake
 from stream_ocpdl.stream.kafka import Connection, offsets_at, partitions_of_topic, read_committed
@@ -23,12 +20,12 @@ from stream_ocpdl.stream.messages import (
     Position,
     Record,
     Refused,
-    Run,
     Snapshot,
     Tensor,
     Version,
 )
 from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.progress import within
 from stream_ocpdl.stream.snapshots import Published
 from stream_ocpdl.stream.topics import nothing
 
@@ -62,27 +59,18 @@ class Fate:
         back = record.target.offset if record.target else record.base[0] if record.base else None
         if back is not None:
             self._segments.append((offset, self._had(back)))
-        if holds(record.used, self.position):
+        if within(self.position, record.used):
             self.learned, self._offset = record, offset
         for entry in record.refused:
             if (entry.partition, entry.offset) == self.position:
                 self.refused, self.refused_at = entry, record.t
-        self.lost = self.lost or holds(record.lost or (), self.position)
+        self.lost = self.lost or within(self.position, record.lost or ())
         self.remembered = self._had(offset)
 
     def _had(self, offset: int) -> bool:
         """Whether the state after a record of the journal has learned it."""
         begin, before = next(((b, had) for b, had in reversed(self._segments) if b <= offset), (-1, False))
         return before or (self.learned is not None and begin <= self._offset <= offset)
-
-
-def holds(runs: Iterable[Run], position: Position) -> bool:
-    """Whether a record is in one of the runs.
-
-    >>> holds([(0, 3, 5)], Position(0, 5)), holds([(0, 3, 5)], Position(1, 5))
-    (True, False)
-    """
-    return any(p == position.partition and first <= position.offset <= last for p, first, last in runs)
 
 
 def fate(journal: Iterable[tuple[int, JournalRecord]], position: Position, seen: Callable[[], None] = nothing) -> Fate:
@@ -118,21 +106,12 @@ def _pieces(connection: Connection, topic: str, record: Record, chunk: Chunk, st
     partition = record.position.partition
     mine = [run for run in step.used if run[0] == partition]
     first, last = min(run[1] for run in mine), max(run[2] for run in mine)
-    within = takewhile(lambda r: r.position.offset <= last, read_committed(connection, topic, partition, first))
-    return [r for r in within if holds(mine, r.position) and getattr(piece_of(r.value), "id", None) == chunk.id]
+    between = takewhile(lambda r: r.position.offset <= last, read_committed(connection, topic, partition, first))
+    return [r for r in between if within(r.position, mine) and getattr(piece_of(r.value), "id", None) == chunk.id]
 
 
 def _intake(plan: Plan, record: Record) -> Intake:
     return Intake(plan.format, plan.shape, [record.position.partition])
-
-
-def dense_of(tensor: Tensor) -> BigArray:
-    """All cells of a tensor."""
-    if not isinstance(tensor.array, Sparse):
-        return tensor.array
-    full = np.zeros(tensor.shape, tensor.array.values.dtype)
-    full.reshape(-1)[tensor.array.indices] = tensor.array.values
-    return full
 
 
 def code_of(

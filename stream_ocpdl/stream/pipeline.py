@@ -124,10 +124,10 @@ class Pipeline:
             self._expected[partition] = offset + 1
             if offset >= self._before.reached[partition]:
                 item = self._intake.read(record, now)
-                if within(record, self._before.ahead):
-                    item = _again(item, within(record, self._before.learned))
+                if within(record.position, self._before.ahead):
+                    item = _again(item, within(record.position, self._before.learned))
                 self._batcher.add(item)
-            elif within(record, self._before.open):
+            elif within(record.position, self._before.open):
                 item = replace(self._intake.read(record, now), late=True)
                 if item.refused:  # what came before it is gone
                     self._batcher.add(item)

@@ -27,6 +27,7 @@ from stream_ocpdl.stream.messages import (
     GENESIS,
     JournalRecord,
     Origin,
+    Position,
     Record,
     Run,
     Terms,
@@ -221,7 +222,11 @@ def here() -> str:
     return fingerprint()
 
 
-def within(record: Record, places: Iterable[Run]) -> bool:
-    """Whether a record is in one of these runs."""
-    partition, offset = record.position
+def within(position: Position, places: Iterable[Run]) -> bool:
+    """Whether a record is in one of these runs.
+
+    >>> within(Position(0, 5), [(0, 3, 5)]), within(Position(1, 5), [(0, 3, 5)])
+    (True, False)
+    """
+    partition, offset = position
     return any(p == partition and first <= offset <= last for p, first, last in places)
