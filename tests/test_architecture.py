@@ -28,7 +28,7 @@ LAYERS = [
     {"ocpdl.small", "ocpdl.revival"},
     {"ocpdl.learner", "ocpdl.diagnostics", "ocpdl.matching", "ocpdl.explanation"},
     {"ocpdl.blame", "ocpdl.baselines", "ocpdl.heldout", "ocpdl.shadows", "ocpdl.synthetic"},
-    {"estimator", "sources", "stream.messages.framing", "stream.messages.records"},
+    {"estimator", "sources", "page.views", "page.files", "stream.messages.framing", "stream.messages.records"},
     {"stream.messages.fields"},
     {"stream.messages.terms", "stream.messages.layout"},
     {
@@ -115,7 +115,7 @@ def modules():
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        if name not in ("", "config", "observe", "ocpdl", "stream"):  # these only gather names
+        if name not in ("", "config", "observe", "ocpdl", "page", "stream"):  # these only gather names
             yield name, ast.parse(path.read_text())
 
 
