@@ -7,17 +7,19 @@ production runs.
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import cycle
+from typing import NamedTuple
 
 import numpy as np
 
 from stream_ocpdl.errors import Stopped
 from stream_ocpdl.observe.board import Board, Shard
 from stream_ocpdl.observe.watched import WatchedOutbox
-from stream_ocpdl.ocpdl.arrays import Array
+from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.matching import match_atoms
 from stream_ocpdl.ocpdl.synthetic import chain
 from stream_ocpdl.stream.ahead import Ahead
@@ -37,23 +39,55 @@ AHEAD = 256
 """Tensors that the producer may be ahead of the learner: a stand-in for a broker keeps few."""
 
 
-def tensors(truth: Sequence[Array], seed: int) -> Iterator[tuple[int, Array]]:
-    """Endless tensors (I₁…Iₙ), each with the number of its chain; the chains take turns."""
-    chains = [chain(truth, seed * CHAINS + k) for k in range(CHAINS)]
-    for k in cycle(range(CHAINS)):
+TRAIL, RECENT = 2000, 200
+"""Steps of which something is kept: of all times, and the last ones."""
+
+
+def tensors(truth: Sequence[Array], seed: int) -> Iterator[tuple[int, BigArray]]:
+    """Endless tensors (I₁…Iₙ), each with the number of its chain."""
+    return in_turn([chain(truth, seed * CHAINS + k) for k in range(CHAINS)])
+
+
+def in_turn(chains: Sequence[Iterator[BigArray]]) -> Iterator[tuple[int, BigArray]]:
+    """What chains give, each with the number of its chain; they take turns."""
+    for k in cycle(range(len(chains))):
         yield k, next(chains[k])
+
+
+class Mark(NamedTuple):
+    """What is kept of a step."""
+
+    t: int
+    loss: float
+    """Before learning."""
+    surrogate: float
+    movements: tuple[float, ...]
+    radii: tuple[float, ...]
 
 
 @dataclass(slots=True)
 class Seen(Shard):
-    """What a spectator sees: the numbers of an operator, and the dictionary."""
+    """What a spectator sees: the numbers of an operator, the dictionary, and the way to it."""
 
     loadings: Sequence[Array] = ()
+    trail: list[Mark] = field(default_factory=list)
+    """Some of all steps, evenly."""
+    every: int = 1
+    codes: deque[Array] = field(default_factory=lambda: deque(maxlen=RECENT))
+    """Of the last steps."""
 
     def stepped(self, pipeline: Pipeline, outcome: Outcome, seconds: float) -> None:
         """It made a step."""
         Shard.stepped(self, pipeline, outcome, seconds)
-        self.loadings = pipeline.progress.state.loadings
+        state, step = pipeline.progress.state, outcome.step
+        self.loadings = state.loadings
+        if step is None:
+            return
+        self.codes.append(np.array(step.codes))  # the learner's own memory is used again
+        if step.t % self.every == 0:
+            self.trail.append(Mark(step.t, step.prequential_loss, step.surrogate, step.movements, step.radii))
+            if len(self.trail) > TRAIL:
+                self.trail, self.every = self.trail[1::2], 2 * self.every
 
 
 @dataclass(slots=True)
@@ -63,7 +97,7 @@ class Demonstration:
     connection: Connection
     topics: Topics
     plan: Plan
-    stream: Iterator[tuple[int, Array]]
+    stream: Iterator[tuple[int, BigArray]]
     count: int
     rate: float
     """Tensors a second."""
@@ -99,14 +133,17 @@ class Demonstration:
         if self.errors:
             raise self.errors[0]
 
-    def matches(self) -> list[float]:
-        """The cosine of each true atom with the learned one that is nearest to it, one to one."""
+    def matched(self) -> dict[int, tuple[int, float]]:
+        """For each true atom the learned one that is nearest to it, one to one, and their cosine."""
         if not self.shard.loadings or not self.truth:
-            return []
+            return {}
         found = match_atoms(self.truth, self.shard.loadings, threshold=1e-9)
-        cosines = np.zeros(self.truth[0].shape[1])
-        cosines[found.pairs[:, 0]] = found.cosines
-        return [float(cosine) for cosine in cosines]
+        return {int(r): (int(s), float(c)) for (r, s), c in zip(found.pairs, found.cosines, strict=True)}
+
+    def matches(self) -> list[float]:
+        """The cosines of all true atoms."""
+        found = self.matched()
+        return [found.get(r, (0, 0.0))[1] for r in range(self.truth[0].shape[1])] if found else []
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
@@ -125,11 +162,15 @@ class Demonstration:
         with TensorProducer(self.connection.bootstrap_servers, self.topics.input, options=options) as producer:
             for sent, (chain, X) in enumerate(self.stream):
                 due = began + sent / self.rate
-                while (time.monotonic() < due or sent - self.shard.N >= AHEAD) and not self.done:
+                while (time.monotonic() < due or sent - self._done_with() >= AHEAD) and not self.done:
                     time.sleep(0.002)
                 if self.done or sent >= self.count:
                     return
                 producer.send(X.astype(np.float32), key=b"chain %d" % chain)
+
+    def _done_with(self) -> int:
+        """Tensors that the learner has, or has refused."""
+        return self.shard.N + self.shard.refused.total()
 
     def _serve(self) -> None:
         """The service, with everything that it has in production but the election and checkpoints."""

@@ -223,6 +223,56 @@ class _Reader:
         return first + self._pipe.read(size - len(first) if size >= 0 else -1)
 
 
+def shape_of(path: Path) -> Shape:
+    """The shape of the tensors that lie along the first axis of a .npy file."""
+    if path.suffix.lower() != ".npy":
+        raise ConfigError(f"{path} is neither a .npy file with tensors along its first axis nor an image")
+    try:
+        shape = _mapped(path).shape
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
+    except DAMAGED as error:
+        raise DataError(f"{path} cannot be read: {_brief(error)}") from error
+    if len(shape) < 2 or 0 in shape:
+        raise DataError(f"{path} has shape {list(shape)}; tensors along the first axis are needed")
+    return shape[1:]
+
+
+def in_colour(path: Path) -> BigArray:
+    """An image (H, W, 3)."""
+    try:
+        return _image(path, (1, 1, 3))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def painted(side: int = 192, panes: int = 24, seed: int = 0) -> BigArray:
+    """A picture (side, side, 3) with many textures: panes of glass, each of a colour, with stripes of its own."""
+    random = np.random.default_rng([seed, 2])
+    centres, hues = random.random((panes, 2)) * side, random.random((panes, 3)) ** 1.5
+    turns, waves = random.random(panes) * np.pi, 2 * np.pi / random.uniform(4, 14, panes)
+    y, x = np.mgrid[:side, :side]
+    distances = np.sqrt((y[..., None] - centres[:, 0]) ** 2 + (x[..., None] - centres[:, 1]) ** 2)
+    pane = distances.argmin(axis=-1)
+    first, second = np.partition(distances, 1, axis=-1)[..., :2].transpose(2, 0, 1)
+    stripes = 0.6 + 0.4 * np.sin(waves[pane] * (y * np.cos(turns[pane]) + x * np.sin(turns[pane])))
+    lead = np.clip((second - first) / 2, 0.1, 1.0)  # dark where two panes meet
+    return np.asarray(hues[pane] * (stripes * lead)[..., None])
+
+
+def walk(image: BigArray, shape: Shape, seed: int, stride: int = 3) -> Iterator[BigArray]:
+    """Patches of an image without end, each a short way from the one before: a Markov chain, slow to mix."""
+    room = [size - wanted for size, wanted in zip(image.shape, shape, strict=True)]
+    if min(room) < 0:
+        raise DataError(f"the image has shape {list(image.shape)}, smaller than a patch of {list(shape)}")
+    random = np.random.default_rng([seed, 3])
+    place = random.integers(0, np.array(room) + 1)
+    while True:
+        place = np.abs(place + random.integers(-stride, stride + 1, len(room)))
+        place = np.where(place > room, 2 * np.array(room) - place, place).clip(0, room)  # off the edges
+        yield image[tuple(slice(a, a + n) for a, n in zip(place, shape, strict=True))]
+
+
 def from_sampler(loadings: Sequence[Array], seed: int, count: int) -> Tensors:
     """Mixtures of a known dictionary along a Markov chain."""
     return Tensors(count, islice(chain(loadings, seed), count))

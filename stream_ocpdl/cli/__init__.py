@@ -16,7 +16,7 @@ class Commands(click.Group):
 
     names = (
         *("run", "config", "validate", "topics", "produce", "tap", "explain", "top", "dlq", "snapshot"),
-        *("reconfigure", "replay", "verify", "plan", "demo"),
+        *("reconfigure", "replay", "report", "verify", "plan", "demo"),
     )
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -11,7 +11,7 @@ import click
 import numpy as np
 
 from stream_ocpdl.cli.options import check_shard, reached, with_settings, with_shard
-from stream_ocpdl.errors import LineageError
+from stream_ocpdl.errors import ConfigError, LineageError
 from stream_ocpdl.ocpdl.matching import SAME, Matching, match_atoms
 from stream_ocpdl.stream.asking import ask, versions
 from stream_ocpdl.stream.messages import Request, Snapshot
@@ -76,7 +76,11 @@ def row(one: Published) -> dict[str, Any]:
 @snapshot.command()
 @with_settings
 @click.argument("version")
-@click.option("--out", type=click.Path(path_type=Path), help="Write the loadings to this .npz file.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Write the loadings to this .npz file, or FILE.snapshot: the message.",
+)
 @with_shard
 @AS_JSON
 def show(
@@ -88,11 +92,21 @@ def show(
     """
     (chosen,) = choose(found(config, overrides, shard), version, shard=shard)
     if out is not None:
-        save(out, chosen.snapshot.loadings, str(chosen.snapshot.version))
+        keep(out, chosen)
     told = row(chosen) | described(chosen.snapshot)
     click.echo(json.dumps(told, indent=1) if as_json else "\n".join(page(told)))
     if out is not None and not as_json:
         click.echo(f"written to {out}")
+
+
+def keep(out: Path, chosen: Published) -> None:
+    """Write the loadings, or the message with all that it says."""
+    if out.suffix != ".snapshot":
+        return save(out, chosen.snapshot.loadings, str(chosen.snapshot.version))
+    try:
+        out.write_bytes(chosen.value)
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written: {error.strerror}") from error
 
 
 def described(snapshot: Snapshot) -> dict[str, Any]:

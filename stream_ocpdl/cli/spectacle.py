@@ -1,6 +1,8 @@
 """What a demonstration looks like: a picture for a terminal, a line for a log, and what is said at its end."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from shutil import which
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -8,7 +10,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from stream_ocpdl.demonstration import Demonstration
+from stream_ocpdl.demonstration import Demonstration, Seen
+from stream_ocpdl.page.charts import Series, chart
+from stream_ocpdl.page.codes import Codes
+from stream_ocpdl.page.report import Report
+from stream_ocpdl.page.views import Json
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 WIDTH = 48
@@ -73,16 +79,74 @@ def binned(losses: list[tuple[int, float]], count: int = 24) -> list[float]:
 
 
 def summary(shown: Demonstration, finished: bool) -> str:
-    """What was seen, and what to try next."""
+    """What was seen."""
     found = shown.matches()
     lines = ["" if finished else "stopped early", line(shown)]
     if found:
         lines.append(f"match with the truth: {sum(found) / len(found):.3f}")
-    lines += [
-        "",
-        "next:",
-        "  stream-ocpdl demo --bootstrap-servers HOST:PORT    the same on a real Kafka",
-        "  stream-ocpdl config --set model=weather …          the settings of a service, explained in docs/settings.md",
-        "  stream-ocpdl run --config service.yaml             the service itself",
-    ]
     return "\n".join(lines).lstrip("\n")
+
+
+NEXT = {
+    "demo --data image --report image.html": "patches of a picture in colour, and what they are made of",
+    "plan --shape 90,5000 --rank 20 --rate 50": "what a model of yours would take on this machine",
+    "config --set model=weather --set input=weather.tensors --set bootstrap_servers=localhost:9092"
+    " --set 'problem.shape=[4, 3]' --set problem.rank=2": "the settings of a service: a file to begin with",
+}
+"""What to try, each without a broker."""
+
+
+def next_steps() -> str:
+    """What to try next, as it can be typed here."""
+    program = "stream-ocpdl" if which("stream-ocpdl") else sys.argv[0]
+    tried = [line for command, said in NEXT.items() for line in (f"  # {said}", f"  {program} {command}")]
+    real = f"  {program} demo --bootstrap-servers HOST:PORT"
+    return "\n".join(
+        ["", "next:", *tried, "", "and with a Kafka of your own, which the README takes from there:", real]
+    )
+
+
+def report_of(shown: Demonstration, built: Mapping[str, str]) -> Report:
+    """What was learned, to be kept."""
+    shard, plan = shown.shard, shown.plan
+    codes = Codes(plan.problem.rank)
+    for H in shard.codes:
+        codes.add(H)
+    matched = {column: f"true atom {r}, cosine {cosine:.3f}" for r, (column, cosine) in shown.matched().items()}
+    scores = shown.matches()
+    facts = {
+        "model": plan.model,
+        "steps": f"{shard.t:,} of {plan.problem.batch_size} tensors each, {shard.N:,} in all",
+        **({"match with the truth": f"{sum(scores) / len(scores):.3f}"} if scores else {}),
+        "problem": repr(plan.problem),
+        "report by": f"stream_ocpdl {built['version']}, Python {built['python']}",
+    }
+    return Report(
+        f"{plan.model}, step {shard.t:,}",
+        shard.loadings,
+        plan.layout,
+        plan.axes,
+        codes=codes,
+        codes_of=f"the last {codes.count:,} tensors",
+        charts=charts(shard),
+        card=shard.card,
+        facts=facts,
+        remarks=matched,
+    )
+
+
+def charts(shard: Seen) -> list[Json]:
+    """How it converged."""
+    t = [mark.t for mark in shard.trail]
+    losses = [
+        Series("surrogate, of all that was learned", t, [mark.surrogate for mark in shard.trail]),
+        Series("before learning, of each minibatch", t, [mark.loss for mark in shard.trail]),
+    ]
+    moved = []
+    for i, name in enumerate(shard.modes):
+        moved.append(Series(f"mode {name} moved", t, [mark.movements[i] for mark in shard.trail], colour=i))
+        moved.append(Series(f"mode {name} might", t, [mark.radii[i] for mark in shard.trail], dashed=True, colour=i))
+    return [
+        chart("Loss", "step", "loss of a tensor", losses),
+        chart("Movement against radius", "step", "‖ΔU‖", moved, "The radius bounds every step.", log="xy"),
+    ]

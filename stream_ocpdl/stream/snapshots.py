@@ -50,7 +50,7 @@ def choose(found: Iterable[Published], *wanted: str, shard: int = 0) -> list[Pub
         version = one.snapshot.version
         if version.shard == shard:
             first, last = first or version, version
-        meant |= {name: one for name in wanted if _is_meant(version, name, shard)}
+        meant |= {name: one for name in wanted if is_meant(version, name, shard)}
     if last is None and not meant:
         raise ConfigError("no snapshot was published so far")
     for name in wanted:
@@ -62,7 +62,8 @@ def choose(found: Iterable[Published], *wanted: str, shard: int = 0) -> list[Pub
     return [meant[name] for name in wanted]
 
 
-def _is_meant(version: Version, text: str, shard: int) -> bool:
+def is_meant(version: Version, text: str, shard: int) -> bool:
+    """Whether a version is that of a name."""
     names = ("latest", f"{version.t}", f"{version.epoch}/{version.t}")
     return text == str(version) or (version.shard == shard and text in names)
 

@@ -38,6 +38,7 @@ from stream_ocpdl.stream.kafka.reading import (
     record_of,
     watermarks,
 )
+from stream_ocpdl.stream.kafka.windows import Window, read_windows, stable_ends, windows
 from stream_ocpdl.stream.kafka.writing import Row, Transactions, Writer, produce
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "Row",
     "Tail",
     "Transactions",
+    "Window",
     "Writer",
     "await_topics",
     "called_embedded",
@@ -65,8 +67,11 @@ __all__ = [
     "produce",
     "reach",
     "read_committed",
+    "read_windows",
     "record_of",
+    "stable_ends",
     "topic_id",
     "topic_names",
     "watermarks",
+    "windows",
 ]

@@ -80,7 +80,7 @@ def read_committed(connection: Connection, topic: str, partition: int, start: in
             for message in consumer.consume(500, 0.05):
                 error = message.error()
                 if error is not None:
-                    _raise_on_read(error, topic, partition)
+                    raise_on_read(error, topic, partition)
                 elif cast(int, message.offset()) < end:
                     deadline = time.monotonic() + connection.patience
                     yield record_of(message)
@@ -107,7 +107,7 @@ def follow(connection: Connection, topic: str, starts: Mapping[int, int], idle: 
                 if error is None:
                     yield record_of(message)
                 else:
-                    _raise_on_read(error, topic, cast(int, message.partition()))
+                    raise_on_read(error, topic, cast(int, message.partition()))
             if not messages and idle():
                 return
 
@@ -141,7 +141,7 @@ _address = ctypes.pythonapi.PyList_GetItem
 _address.argtypes, _address.restype = [ctypes.py_object, ctypes.c_ssize_t], ctypes.c_void_p
 
 
-def _raise_on_read(error: KafkaError, topic: str, partition: int) -> None:
+def raise_on_read(error: KafkaError, topic: str, partition: int) -> None:
     """Refuse what cannot mend itself."""
     if error.code() == KafkaError._AUTO_OFFSET_RESET:
         raise InputLost(
@@ -188,7 +188,7 @@ class Tail:
         for message in self._consumer.consume(10, 0):
             error = message.error()
             if error is not None:
-                _raise_on_read(error, self._topic, self._partition)
+                raise_on_read(error, self._topic, self._partition)
             else:
                 found.append((cast(int, message.offset()), message.value()))
                 self._next = cast(int, message.offset()) + 1
@@ -272,7 +272,7 @@ class KafkaSource:
                 records.append(record_of(message))
                 continue
             try:
-                _raise_on_read(error, self._topic, cast(int, message.partition()))
+                raise_on_read(error, self._topic, cast(int, message.partition()))
             except OcpdlError as failed:
                 self._failed = failed  # what came before it counts, and nothing that comes after
                 break
