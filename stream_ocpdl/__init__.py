@@ -6,6 +6,7 @@ After *Online nonnegative CP-dictionary learning for Markovian data* (Lyu, Stroh
 
 from typing import TYPE_CHECKING, Any
 
+from stream_ocpdl import interrupts as _interrupts  # noqa: F401  (before all that takes long)
 from stream_ocpdl.errors import (
     BrokerError,
     ConfigError,

@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "stream_ocpdl"
 
 LAYERS = [
-    {"ocpdl.arrays", "errors", "machine", "logs"},
+    {"ocpdl.arrays", "errors", "interrupts", "machine", "logs"},
     {"fingerprint", "config.clients", "conventions", "ocpdl.compiled"},
     {"ocpdl.lanes", "ocpdl.workers", "ocpdl.schedules", "ocpdl.simplex"},
     {"ocpdl.kernels", "ocpdl.panels", "ocpdl.contraction", "ocpdl.constraints"},

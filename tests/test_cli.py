@@ -2,10 +2,12 @@
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,43 +16,88 @@ from click.testing import CliRunner
 from stream_ocpdl.cli import main
 from stream_ocpdl.cli.dlq import dlq
 from stream_ocpdl.cli.snapshot import snapshot
+from stream_ocpdl.cli.spectacle import next_steps
 from stream_ocpdl.cli.topics import topics
-from stream_ocpdl.errors import ConfigError
 from stream_ocpdl.stream import kafka
 
 
-def test_the_demo_finds_the_truth():
-    """A short demo, through the stand-in for a broker, ends well, and its atoms match the true ones."""
-    result = CliRunner().invoke(main, ["demo", "--seconds", "2", "--rate", "600"])
+def test_the_demo_finds_the_truth(tmp_path):
+    """A short demo, through the stand-in for a broker, ends well; its atoms match the true ones, as its report says."""
+    report = tmp_path / "demo.html"
+    result = CliRunner().invoke(main, ["demo", "--seconds", "2", "--rate", "600", "--report", str(report)])
 
     assert (result.exit_code, result.exception) == (0, None)
     assert "a stand-in inside of this process" in result.output
-    assert float(re.search(r"match with the truth: ([\d.]+)", result.output)[1]) > 0.95
+    score = re.search(r"match with the truth: ([\d.]+)", result.output)[1]
+    assert float(score) > 0.95
+    assert f"report: {report.as_uri()}" in result.output
+    text = report.read_text()
+    assert score in text
+    assert text.count("true atom") == 6
+    assert '"title": "Movement against radius"' in text
 
 
 @pytest.mark.broker
-def test_the_demo_on_a_real_broker(broker):
+def test_the_demo_on_a_real_broker(broker, tmp_path):
     """The same; and it removes its topics."""
     before = kafka.topic_names(kafka.Connection(broker))()
-    result = CliRunner().invoke(main, ["demo", "--seconds", "2", "--rate", "600", "--bootstrap-servers", broker])
+    words = ["--seconds", "2", "--rate", "600", "--bootstrap-servers", broker, "--report", str(tmp_path / "demo.html")]
+    result = CliRunner().invoke(main, ["demo", *words])
 
     assert (result.exit_code, result.exception) == (0, None)
     assert float(re.search(r"match with the truth: ([\d.]+)", result.output)[1]) > 0.95
     assert not [name for name in kafka.topic_names(kafka.Connection(broker))() - before if name.startswith("demo")]
 
 
-def test_the_demo_with_other_data(tmp_path):
-    """A file of tensors; one that is none is told in a line."""
-    good, bad = tmp_path / "good.npy", tmp_path / "bad.npy"
-    np.save(good, np.random.default_rng(0).random((40, 5, 4)))
-    bad.write_bytes(b"nonsense")
-    result = CliRunner().invoke(main, ["demo", "--seconds", "1", "--rate", "200", "--data", str(good)])
+def test_the_demo_with_other_data(tmp_path, monkeypatch):
+    """A file of tensors, or patches of the picture that is painted: there is nothing to match."""
+    monkeypatch.chdir(tmp_path)
+    np.save("good.npy", np.random.default_rng(0).random((40, 5, 4)))
+    for data in ("good.npy", "image"):
+        result = CliRunner().invoke(main, ["demo", "--seconds", "1", "--rate", "200", "--data", data])
+        assert (result.exit_code, result.exception) == (0, None)
+        assert "match" not in result.output
+        assert Path("demo.html").exists()
+    assert '"kind": "colour"' in Path("demo.html").read_text()
 
-    assert (result.exit_code, result.exception) == (0, None)
-    assert "match" not in result.output.partition("next:")[0]
-    result = CliRunner().invoke(main, ["demo", "--data", str(bad)])
-    assert result.exit_code == ConfigError.exit_code
-    assert f"stream-ocpdl: {bad} is not a .npy file: " in result.output
+
+BAD = {
+    "damaged": ("bad.npy", 3, "bad.npy cannot be read: "),
+    "not there": ("none.npy", 2, "none.npy cannot be read: No such file or directory"),
+    "no such picture": ("none.png", 2, "none.png cannot be read: No such file or directory"),
+    "something else": ("bad.txt", 2, "bad.txt is neither a .npy file with tensors along its first axis nor an image"),
+    "one number": ("flat.npy", 3, "flat.npy has shape [4]; tensors along the first axis are needed"),
+    "negative": ("negative.npy", 9, "1000 messages in a row were refused"),
+}
+
+
+@pytest.mark.parametrize(("name", "code", "said"), BAD.values(), ids=BAD)
+def test_data_that_cannot_be_shown(tmp_path, monkeypatch, name, code, said):
+    """One line, and an end."""
+    monkeypatch.chdir(tmp_path)
+    Path("bad.npy").write_bytes(b"nonsense")
+    Path("bad.txt").write_bytes(b"nonsense")
+    np.save("flat.npy", np.ones(4))
+    np.save("negative.npy", -np.ones((5, 3, 2)))
+    result = CliRunner().invoke(main, ["demo", "--seconds", "5", "--rate", "5000", "--data", name])
+
+    assert result.exit_code == code, result.output
+    assert said in result.stderr
+
+
+def test_what_the_demo_says_to_try_next_works(tmp_path, monkeypatch):
+    """Each command as it is printed, but for the time that it may take."""
+    monkeypatch.chdir(tmp_path)
+    commands = [line.split("# ")[0] for line in next_steps().splitlines() if " --" in line and "HOST:PORT" not in line]
+
+    assert len(commands) == 3
+    for command in commands:
+        words = shlex.split(command)[1:]
+        brief = {"demo": ["--seconds", "1"], "plan": ["--seconds", "0"]}.get(words[0], [])
+        result = CliRunner().invoke(main, [*words, *brief])
+        assert (result.exit_code, result.exception) == (0, None), result.output
+    Path("service.yaml").write_text(result.output)
+    assert CliRunner().invoke(main, ["validate", "--config", "service.yaml"]).exit_code == 0
 
 
 @pytest.mark.parametrize("after", [0.2, 1.0])
@@ -69,6 +116,31 @@ def test_the_demo_can_be_interrupted(after):
 
     assert (life.returncode, err) == (0, "")
     assert "stopped early" in out
+
+
+@pytest.mark.parametrize("after", [0.1, 0.4])
+def test_an_interrupt_while_it_is_imported(after):
+    """It is gone at once, and has nothing to say."""
+    command = [sys.executable, "-m", "stream_ocpdl", "demo", "--seconds", "100"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as life:
+        try:
+            deadline = time.monotonic() + 30
+            while not imports(life.pid) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            time.sleep(after)
+            life.send_signal(signal.SIGINT)
+            out, err = life.communicate(timeout=30)
+        finally:
+            life.kill()
+
+    assert "Traceback" not in err
+    assert life.returncode in (-signal.SIGINT, 130, 0), out  # 0 where all is there within that time
+
+
+def imports(pid):
+    """Whether a process has begun to import what takes long: NumPy is in its memory."""
+    maps = Path(f"/proc/{pid}/maps")
+    return "numpy" in maps.read_text() if maps.exists() else True
 
 
 def test_help_has_an_example():

@@ -5,6 +5,7 @@ from importlib import import_module
 
 import click
 
+from stream_ocpdl import interrupts
 from stream_ocpdl.errors import OcpdlError
 
 INTERRUPTED = 130
@@ -28,6 +29,7 @@ class Commands(click.Group):
         if cmd_name not in self.names:
             return None
         command: click.Command = getattr(import_module(f"stream_ocpdl.cli.{cmd_name}"), cmd_name)
+        interrupts.heard()
         return command
 
     def invoke(self, ctx: click.Context) -> object:
@@ -40,6 +42,8 @@ class Commands(click.Group):
             sys.exit(error.exit_code)
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)  # not 1, which says that something was found to be wrong
+        finally:
+            interrupts.quiet()
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

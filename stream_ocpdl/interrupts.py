@@ -1,0 +1,34 @@
+"""Ctrl-C while a command is still being imported, or is on its way out: it ends at once, and without a traceback.
+
+To import Numba takes most of a second, and an interrupt in there would be shown as a bug. So, if this process is our
+command, signals keep the system's own meaning until the command is there, and have it again when it is done. A program
+that imports the package as a library has its signals for itself.
+"""
+
+import signal
+import sys
+from pathlib import Path
+
+
+def is_command() -> bool:
+    """Whether this process was started as `stream-ocpdl`, or `python -m stream_ocpdl`."""
+    if not sys.argv:
+        return False
+    started, words = Path(sys.argv[0]), sys.orig_argv
+    module = any(words[i : i + 2] == ["-m", "stream_ocpdl"] for i in range(1, len(words)))
+    return started.name == "stream-ocpdl" or (module and (str(started) == "-m" or started.name == "__main__.py"))
+
+
+def quiet() -> None:
+    """From now on an interrupt just ends the command."""
+    if is_command() and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def heard() -> None:
+    """From now on it is an exception."""
+    if is_command() and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+quiet()
