@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from tests.broker.cluster import Broker, obtain
+from tests.broker.guarded import Guarded
 from tests.broker.jars import NoBroker, install
 
 REQUIRED = "OCPDL_REQUIRE_BROKER"
@@ -41,6 +42,13 @@ def installed():
     """The jars of Apache Kafka, for tests that start nodes of their own."""
     or_skip(install)
     _state.setdefault("origin", "jars")
+
+
+@pytest.fixture(scope="session")
+def guarded(installed):
+    """The address of a node that asks for a password; it has its own door for everybody, too."""
+    with Guarded.start() as running:
+        yield running.door
 
 
 def or_skip(get):

@@ -212,3 +212,30 @@ def test_ctrl_c_is_no_verdict(monkeypatch):
 
     assert result.exit_code == 130
     assert result.output == ""
+
+
+def completions(*words):
+    """What bash is told to complete the last word with."""
+    told = {"_STREAM_OCPDL_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(["stream-ocpdl", *words])}
+    told["COMP_CWORD"] = str(len(words))
+    result = CliRunner().invoke(main, [], prog_name="stream-ocpdl", env=told)
+    return [line.partition(",")[2] for line in result.output.splitlines()]
+
+
+def test_the_shell_completes():
+    """Commands, what is below them, options, and settings."""
+    assert completions("re") == ["reconfigure", "replay", "report"]
+    assert completions("snapshot", "d") == ["diff"]
+    assert "--config" in completions("run", "--c")
+    assert completions("run", "--set", "problem.ra") == ["problem.rank=", "problem.radius="]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shell_is_told_how(shell):
+    """By the line in docs/commands.md."""
+    line = f"_STREAM_OCPDL_COMPLETE={shell}_source stream-ocpdl"
+    told = CliRunner().invoke(main, [], prog_name="stream-ocpdl", env={"_STREAM_OCPDL_COMPLETE": f"{shell}_source"})
+
+    assert line in (Path(__file__).parents[1] / "docs" / "commands.md").read_text()
+    assert told.exit_code == 0
+    assert "_STREAM_OCPDL_COMPLETE" in told.output

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import threading
 import time
 from contextlib import ExitStack
 from math import inf
@@ -23,6 +24,7 @@ from stream_ocpdl.observe.presence import Presence
 from stream_ocpdl.observe.server import Server
 from stream_ocpdl.observe.statistics import Client
 from stream_ocpdl.observe.watched import WatchedOutbox, WatchedStore
+from stream_ocpdl.stream.kafka import create_topics, delete_topics, topic_names
 from stream_ocpdl.stream.messages import Manifest
 from stream_ocpdl.stream.pipeline import Outcome
 from tests.fakes import World, serve
@@ -168,6 +170,29 @@ def test_live_goes_red_when_a_loop_is_stuck(asked):
     assert client.get("/live").json()["reasons"] == ["the process is stuck for 139 s"]
 
 
+def test_live_is_red_while_a_real_loop_hangs(asked):
+    """Injected: a poll that does not come back. The loop of the service stands still, and goes round again after it."""
+    clock, world = [0.0], World(inputs())
+    board, hanging, released = Board("m", 1, lambda: clock[0]), threading.Event(), threading.Event()
+    shard, client = board.begin(0, plan()), asked(board, 60)
+
+    def at(place):
+        if place == "after-commit" and not released.is_set():
+            hanging.set()
+            assert released.wait(30)
+
+    service = threading.Thread(target=serve, args=(world, plan(), PACE, at), kwargs={"watch": shard}, daemon=True)
+    service.start()
+    assert hanging.wait(30)
+    assert client.get("/live").status_code == 200
+    clock[0] = 61.0
+    board.turned()
+    assert client.get("/live").json() == {"live": False, "reasons": ["shard 0 is stuck for 61 s"]}
+    released.set()
+    service.join(30)
+    assert client.get("/live").json() == {"live": True, "reasons": []}
+
+
 def test_live_stays_green_in_a_long_replay():
     """Each record of the journal is a turn, although no step is made."""
     world, beats = World(inputs()), []
@@ -261,6 +286,26 @@ def test_presence():
         assert eventually(lambda: board.missing == ["b"], 5)
         there.add("b")
         assert eventually(lambda: board.missing == [], 5)
+
+
+@pytest.mark.broker
+def test_ready_names_a_topic_that_is_missing(asked, model):  # noqa: F811
+    """As a real broker has them: one that somebody deletes, until it is there again."""
+    board, letters = Board("m", 1), model.topics.dead_letters
+    board.starting = None
+    board.begin(0, plan()).phase("running")
+    client, wanted = asked(board), [model.topics.input, *model.topics.outputs(1)]
+
+    def answer():
+        found = client.get("/ready")
+        return found.status_code, found.json()["reasons"]
+
+    with Presence(board, wanted, topic_names(model.connection), every=0.05):
+        assert answer() == (200, [])
+        delete_topics(model.connection, [letters])
+        assert eventually(lambda: answer() == (503, [f"the topic {letters} is missing"]), 30)
+        create_topics(model.connection, {letters: (1, {})})
+        assert eventually(lambda: answer() == (200, []), 30)
 
 
 def test_watching_costs_little():

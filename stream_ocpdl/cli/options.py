@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from stream_ocpdl.config.loading import load
+from stream_ocpdl.config.places import all_places
 from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.config.validation import semantics
 from stream_ocpdl.errors import ConfigError
@@ -23,9 +24,19 @@ def with_settings(command: F) -> F:
     """The file of settings, and single ones."""
     file = click.option("--config", type=click.Path(path_type=Path), help="File with the settings, YAML or JSON.")
     one = click.option(
-        "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="A setting, such as problem.rank=5; repeatable."
+        "--set",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="A setting, such as problem.rank=5; repeatable.",
+        shell_complete=completed,
     )
     return file(one(command))
+
+
+def completed(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
+    """The settings that begin with what was typed."""
+    return [f"{name}=" for name in map(".".join, all_places()) if name.startswith(typed)]
 
 
 def with_shard(command: F) -> F:

@@ -1,5 +1,6 @@
 """`stream-ocpdl topics`: make the topics of a model, or see whether they are as they must be."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -50,7 +51,8 @@ def create(
 
 @topics.command()
 @with_settings
-def check(config: Path | None, overrides: tuple[str, ...]) -> None:
+@click.option("--json", "as_json", is_flag=True, help="The same as JSON on standard output.")
+def check(config: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
     """See whether the topics are such that nothing can be lost; else say what mends them, and end with 8.
 
     Example: stream-ocpdl topics check --config service.yaml
@@ -60,10 +62,13 @@ def check(config: Path | None, overrides: tuple[str, ...]) -> None:
     findings = look(connection, names, Scripts(settings.bootstrap_servers, topics_create(config)))
     concerned = {name for finding in findings for name in finding.topic.split(", ")}
     width = max(len(name) for name in (names.input, *names.outputs(1)))
-    for name in (names.input, *names.outputs(1)):
+    if as_json:
+        told = [{"topic": f.topic, "level": f.level, "what": f.what, "mend": f.mend} for f in findings]
+        click.echo(json.dumps(told, indent=1))
+    for name in () if as_json else (names.input, *names.outputs(1)):
         if name not in concerned:
             click.echo(f"{name:{width}}  ok")
-    for finding in findings:
+    for finding in () if as_json else findings:
         click.echo(f"{finding.topic:{width}}  {finding.level}: {finding.what}\n{'':{width}}  mend: {finding.mend}")
     sys.exit(TOPICS if any(finding.level != "warning" for finding in findings) else 0)
 

@@ -1,5 +1,6 @@
 """`stream-ocpdl validate`: whether a service could run with these settings."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from stream_ocpdl.config.validation import validate as layers_of
 @click.command()
 @with_settings
 @click.option("--connect", is_flag=True, help="Also ask the broker, and look at the topics.")
-def validate(config: Path | None, overrides: tuple[str, ...], connect: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="The same as JSON on standard output.")
+def validate(config: Path | None, overrides: tuple[str, ...], connect: bool, as_json: bool) -> None:
     """Check the settings in layers, up to the first that fails. Nothing is changed.
 
     Ends with 2 for syntax (YAML, names, types), 7 for semantics (what makes no sense), 6 for the connection, and 8 for
@@ -21,11 +23,15 @@ def validate(config: Path | None, overrides: tuple[str, ...], connect: bool) -> 
 
     Example: stream-ocpdl validate --config service.yaml --connect
     """
-    code = 0
+    code, told = 0, []
     for layer in layers_of(lambda: load(config, overrides).settings, connect, topics_create(config)):
-        count = len(layer.errors)
+        code, count = layer.exit_code, len(layer.errors)
+        told.append({"layer": layer.name, "errors": list(layer.errors), "warnings": list(layer.warnings)})
+        if as_json:
+            continue
         click.echo(f"{layer.name}: " + (f"{count} error{'s' * (count > 1)}" if count else "ok"))
         click.echo("".join(f"  {line}\n" for line in layer.errors), nl=False)
         click.echo("".join(f"  warning: {line}\n" for line in layer.warnings), nl=False)
-        code = layer.exit_code
+    if as_json:
+        click.echo(json.dumps(told, indent=1))
     sys.exit(code)
