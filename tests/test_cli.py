@@ -67,7 +67,7 @@ BAD = {
     "no such picture": ("none.png", 2, "none.png cannot be read: No such file or directory"),
     "something else": ("bad.txt", 2, "bad.txt is neither a .npy file with tensors along its first axis nor an image"),
     "one number": ("flat.npy", 3, "flat.npy has shape [4]; tensors along the first axis are needed"),
-    "negative": ("negative.npy", 9, "1000 messages in a row were refused"),
+    "negative": ("negative.npy", 9, " messages in a row were refused, the last because X[0, 0] = -1.0 is negative"),
 }
 
 
@@ -88,6 +88,7 @@ def test_data_that_cannot_be_shown(tmp_path, monkeypatch, name, code, said):
 def test_what_the_demo_says_to_try_next_works(tmp_path, monkeypatch):
     """Each command as it is printed, but for the time that it may take."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [".venv/bin/stream-ocpdl"])
     commands = [line.split("# ")[0] for line in next_steps().splitlines() if " --" in line and "HOST:PORT" not in line]
 
     assert len(commands) == 3

@@ -98,7 +98,8 @@ NEXT = {
 
 def next_steps() -> str:
     """What to try next, as it can be typed here."""
-    program = "stream-ocpdl" if which("stream-ocpdl") else sys.argv[0]
+    started = "python -m stream_ocpdl" if sys.argv[0].endswith("__main__.py") else sys.argv[0]
+    program = "stream-ocpdl" if which("stream-ocpdl") else started
     tried = [line for command, said in NEXT.items() for line in (f"  # {said}", f"  {program} {command}")]
     real = f"  {program} demo --bootstrap-servers HOST:PORT"
     return "\n".join(
@@ -144,8 +145,9 @@ def charts(shard: Seen) -> list[Json]:
     ]
     moved = []
     for i, name in enumerate(shard.modes):
-        moved.append(Series(f"mode {name} moved", t, [mark.movements[i] for mark in shard.trail], colour=i))
-        moved.append(Series(f"mode {name} might", t, [mark.radii[i] for mark in shard.trail], dashed=True, colour=i))
+        mode = name if shard.plan.axes else f"mode {name}"
+        moved.append(Series(f"{mode} moved", t, [mark.movements[i] for mark in shard.trail], colour=i))
+        moved.append(Series(f"{mode} might", t, [mark.radii[i] for mark in shard.trail], dashed=True, colour=i))
     return [
         chart("Loss", "step", "loss of a tensor", losses),
         chart("Movement against radius", "step", "‖ΔU‖", moved, "The radius bounds every step.", log="xy"),

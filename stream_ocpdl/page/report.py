@@ -138,7 +138,7 @@ def _codes(report: Report) -> list[str]:
     said = f"{report.codes_of or f'{codes.count:,} tensors'}. A tensor has {codes.used.sum() / codes.count:.3g}"
     return [
         f"<h2>Codes</h2><p>Of {escape(said)} of {codes.rank} atoms; {codes.zeros:.1%} of the codes are zero.</p>",
-        '<div class="wide" id="codes"></div>',
+        '<div class="grid" id="codes"></div>',
     ]
 
 

@@ -95,7 +95,7 @@ function frame(view, axis) {
     svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: zero, y2: zero, class: "view-axis" }),
     svg("text", { x: LEFT, y: TOP - 4 }, short(high)),
     svg("text", { x: LEFT, y: HEIGHT - 5 }, "0"),
-    svg("text", { x: WIDTH / 2, y: HEIGHT - 5, "text-anchor": "middle" }, axis.name),
+    svg("text", { x: WIDTH / 2, y: HEIGHT - 5, "text-anchor": "middle" }, axis.name === view.title ? "" : axis.name),
     svg("text", { x: WIDTH - RIGHT, y: HEIGHT - 5, "text-anchor": "end" }, String(axis.size - 1)),
   );
   return { node, zero, at: (x) => HEIGHT - BOTTOM - x * (HEIGHT - TOP - BOTTOM) };

@@ -15,7 +15,6 @@ function layout(figure) {
     zeroline: false,
     automargin: true,
     exponentformat: "power",
-    dtick: undefined,
     nticks: 6,
   });
   return {

@@ -13,6 +13,8 @@ function panel(place, title, ...lines) {
 }
 
 for (const atom of given.atoms) drawAtom(atom, panel("atoms", atom.name, atom.use, atom.remark));
-for (const figure of given.charts) chart(figure, panel("charts", figure.title, figure.note));
+// All places first: a curve is as wide as its place is when it is drawn.
+const places = given.charts.map((figure) => panel("charts", figure.title, figure.note));
+given.charts.forEach((figure, i) => chart(figure, places[i]));
 for (const view of given.codes) draw(view, panel("codes", ""));
 document.documentElement.dataset.drawn = "yes";
