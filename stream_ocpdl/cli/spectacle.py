@@ -19,6 +19,9 @@ from stream_ocpdl.page.views import Json
 BLOCKS = " ▁▂▃▄▅▆▇█"
 WIDTH = 48
 
+FOUND = 0.95
+"""The cosine from which on an atom counts as found."""
+
 
 def bar(share: float, width: int = 24) -> str:
     """A bar that is filled to this share.
@@ -61,15 +64,19 @@ def picture(shown: Demonstration, seconds: float) -> RenderableType:
         return Panel(Group(progress, Text(f"{shard.doing} …")), title="stream_ocpdl", width=WIDTH + 28)
     shown.losses.append((shard.t, step.prequential_loss))
     facts = Table.grid(padding=(0, 2))
-    facts.add_row("learned", f"{shard.N:,} tensors in {shard.t:,} steps", f"{shard.learned / max(seconds, 0.1):,.0f}/s")
+    facts.add_row("learned", f"{shard.N:,} tensors, {shard.t:,} steps", f"{shard.learned / max(seconds, 0.1):,.0f}/s")
+    lag = shard.lag(shard.client())
+    facts.add_row("waiting", f"{sum(lag.values()):,} tensors" if lag else "–", f"{shard.lag_seconds(lag):.1f} s old")
     facts.add_row("surrogate loss", f"{step.surrogate:.4f}", "falls, then flattens")
     facts.add_row("loss before learning", f"{step.prequential_loss:.4f}", curve(binned(shown.losses), 24))
     for name, way, radius in zip(shard.modes, step.movements, step.radii, strict=True):
         facts.add_row(f"mode {name} moved", f"{way:.2e}", f"of {radius:.2e} that it might")
     atoms = Table.grid(padding=(0, 2))
     for r, cosine in enumerate(shown.matches()):
-        atoms.add_row(f"true atom {r}", bar(cosine, WIDTH // 2), f"{cosine:.3f}")
-    return Panel(Group(progress, "", facts, "", atoms), title="stream_ocpdl", width=WIDTH + 28)
+        found = Text(bar(cosine, WIDTH // 2), style="green" if cosine >= FOUND else "yellow")
+        atoms.add_row(f"true atom {r}", found, f"{cosine:.3f}")
+    parts = Group(progress, "", facts, "", atoms)
+    return Panel(parts, title="stream_ocpdl", subtitle=shown.board.address, width=WIDTH + 28)
 
 
 def binned(losses: list[tuple[int, float]], count: int = 24) -> list[float]:
