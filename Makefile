@@ -31,7 +31,7 @@ lint: $(READY) ## ruff and mypy --strict
 bench: $(BENCH) ## measure, and write it to benchmarks/results; ARGS="limit peers --quick" for some of it
 	$(BIN)/python -m benchmarks $(ARGS)
 
-reference: $(READY) ## write what is generated from the settings: their JSON Schema, and the table in docs/settings.md
+reference: $(READY) ## write what is generated: schema and table of the settings, table of the metrics, alerts, dashboard
 	$(BIN)/python -m tests.reference
 
 lock: $(READY) ## resolve the lock files anew from pyproject.toml

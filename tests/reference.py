@@ -1,14 +1,22 @@
-"""Writes what is generated from settings and metrics: `python -m tests.reference`, or `make reference`."""
+"""Writes what is generated from settings, metrics, alerts, panels: `python -m tests.reference`, or `make reference`."""
 
 import json
 from pathlib import Path
 
+import yaml
+
 from stream_ocpdl.config.reference import schema, table
+from stream_ocpdl.observe import alerts
 from stream_ocpdl.observe.catalogue import reference
+from stream_ocpdl.observe.dashboard import dashboard
 
 ROOT = Path(__file__).parents[1]
 SCHEMA, DOCS = ROOT / "schemas" / "settings.schema.json", ROOT / "docs" / "settings.md"
 METRICS = ROOT / "docs" / "metrics.md"
+CHART = ROOT / "helm" / "stream-ocpdl"
+RULES, MANIFEST = CHART / "alerts" / "rules.yaml", CHART / "alerts" / "prometheusrule.yaml"
+DASHBOARD = CHART / "dashboards" / "stream-ocpdl.json"
+RUNBOOKS = ROOT / "docs" / "runbooks" / "README.md"
 BEGIN, END = "<!-- begin: make reference -->\n", "<!-- end -->\n"
 
 
@@ -18,7 +26,26 @@ def generated():
         SCHEMA: json.dumps(schema(), indent=2, ensure_ascii=False) + "\n",
         DOCS: within(DOCS, table()),
         METRICS: within(METRICS, reference()),
+        RULES: in_yaml(alerts.rules()),
+        MANIFEST: in_yaml(alerts.manifest()),
+        DASHBOARD: json.dumps(dashboard(), indent=2, ensure_ascii=False) + "\n",
+        RUNBOOKS: within(RUNBOOKS, alerts.table()),
     }
+
+
+class Dumper(yaml.SafeDumper):
+    """Text of several lines stays so."""
+
+
+Dumper.add_representer(
+    str, lambda dump, text: dump.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+)
+
+
+def in_yaml(data):
+    """Data as YAML that people can read."""
+    head = "# Made by `make reference` from stream_ocpdl/observe/alerts.py.\n"
+    return head + yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=200)
 
 
 def within(page, text):
@@ -30,4 +57,5 @@ def within(page, text):
 
 if __name__ == "__main__":
     for path, text in generated().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

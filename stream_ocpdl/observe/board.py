@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from stream_ocpdl.observe.silence import Silence
 from stream_ocpdl.observe.statistics import Client
 from stream_ocpdl.ocpdl.diagnostics import Assumption, assumption_card, stationarity
 from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.revival import dead_atoms
-from stream_ocpdl.stream.draws import Counts
+from stream_ocpdl.stream.draws import Chain, Counts
 from stream_ocpdl.stream.pipeline import Outcome, Pipeline
 from stream_ocpdl.stream.plan import Plan
 
@@ -49,6 +50,8 @@ class Shard:
     t: int = 0
     N: int = 0
     epoch: int = 0
+    energy: float = 0.0
+    """E of the aggregates."""
     step: Step | None = None
     learned: int = 0
     """Tensors learned in this life; `t` and `N` are of all lives."""
@@ -61,6 +64,8 @@ class Shard:
     """How often the radius held a mode back."""
     refused: Counter[str] = field(default_factory=Counter)
     draws: Counts = Counts()  # noqa: RUF009
+    chains: Mapping[str, Chain] = field(default_factory=dict)
+    silence: Silence = field(default_factory=Silence)
     resume: Mapping[int, int] = field(default_factory=dict)
     newest: int = -1
     """The timestamp of the tensor that was learned last, in milliseconds."""
@@ -74,11 +79,20 @@ class Shard:
     checkpointing: Durations = field(default_factory=Durations)
     checkpoint: tuple[int, int, float] | None = None
     """Step, bytes and time of the last checkpoint."""
+    unsaved: int = 0
+    """Steps that were made or replayed here since the last checkpoint."""
+    unsaved_since: float | None = None
+    """When the first of them was."""
     recoveries: Counter[str] = field(default_factory=Counter)
     recovery: tuple[float, int] = (0.0, 0)
     """Seconds and replayed steps of the last one."""
     statistics: Callable[[], str] = lambda: ""
     """What the client of the input counts."""
+    began: float = field(init=False)
+    """When this process began to write it, in seconds since 1970."""
+
+    def __post_init__(self) -> None:
+        self.began = self.wall()
 
     def phase(self, name: str) -> None:
         """What it does from now on."""
@@ -95,6 +109,9 @@ class Shard:
         self.recovery = (seconds or 0.0, replayed)
         self._look(pipeline)
         self._examine(pipeline)
+        self.unsaved, self.unsaved_since = 0, None
+        if self.checkpoint is None or self.checkpoint[0] < self.t:
+            self._unsaved(replayed)
         self.phase("running")
 
     def polled(self, records: int, seconds: float) -> None:
@@ -111,6 +128,7 @@ class Shard:
             return
         self.step = step
         self.steps += 1
+        self._unsaved(1)
         self.learned += len(step.codes)
         self.stepping.add(seconds)
         for i, active in enumerate(step.radius_active):
@@ -125,7 +143,25 @@ class Shard:
     def _look(self, pipeline: Pipeline) -> None:
         progress = pipeline.progress
         self.t, self.N, self.epoch = progress.state.t, progress.state.N, progress.epoch
-        self.at_bound, self.resume, self.draws = progress.state.at_bound, progress.resume, progress.draws.counts
+        self.energy = progress.state.aggregates.E
+        self.at_bound, self.resume = progress.state.at_bound, progress.resume
+        self.draws, self.chains = progress.draws.counts, progress.draws.known
+
+    def _unsaved(self, steps: int) -> None:
+        """There are more steps that no checkpoint has."""
+        self.unsaved += steps
+        if steps and self.unsaved_since is None:
+            self.unsaved_since = self.now()
+
+    def saved(self, step: int, size: int) -> None:
+        """A checkpoint was written."""
+        self.checkpoint = (step, size, self.now())
+        self.unsaved, self.unsaved_since = 0, None
+
+    @property
+    def known(self) -> bool:
+        """Whether it is known where the model stands: not before the first recovery."""
+        return bool(self.recoveries)
 
     def _examine(self, pipeline: Pipeline) -> None:
         """What takes longer: it reads B."""

@@ -75,6 +75,11 @@ def card(seen: Seen) -> Samples:
 
 PHASES = ("starting", "fencing", "recovering", "running")
 
+STREAMS = ("codes", "dead-letters", "journal", "snapshots")
+
+ERRORS = ("DataError", "DecodeError", "NumericError", "RepeatedDraw")
+"""Why tensors are refused, mostly. These are counted from zero on, so that a rate can tell the first."""
+
 CONVERGENCE = (
     Entry(
         "ocpdl_steps",
@@ -92,13 +97,13 @@ CONVERGENCE = (
         "ocpdl_step",
         "gauge",
         "t, the step at which the model stands. It falls with a rollback only.",
-        one(lambda s: s.shard.t),
+        one(lambda s: s.shard.t if s.shard.known else None),
     ),
     Entry(
         "ocpdl_seen_tensors",
         "gauge",
         "N, the tensors that the model has learned in all its lives.",
-        one(lambda s: s.shard.N),
+        one(lambda s: s.shard.N if s.shard.known else None),
     ),
     Entry(
         "ocpdl_surrogate_loss",
@@ -112,6 +117,12 @@ CONVERGENCE = (
         "Mean loss of the tensors of the last step under the dictionary before it: the honest test error. Rising for"
         " long means that the data have changed.",
         one(lambda s: s.shard.step and s.shard.step.prequential_loss),
+    ),
+    Entry(
+        "ocpdl_energy",
+        "gauge",
+        "E, the mean ‖X‖² of a tensor, weighted as the surrogate is: what losses are to be compared with.",
+        one(lambda s: s.shard.energy if s.shard.t else None),
     ),
     Entry(
         "ocpdl_movement",
@@ -179,6 +190,14 @@ CONVERGENCE = (
         lambda s: (((name,), value) for name, value in s.shard.draws._asdict().items()),
         ("kind",),
     ),
+    Entry(
+        "ocpdl_chains",
+        "gauge",
+        "Chains of samplers that had draws since the process began: active, or silent while the others had 20 draws"
+        " each. After 1000 a chain counts as ended.",
+        lambda s: s.shard.silence.look(s.shard.chains),
+        ("state",),
+    ),
 )
 
 OPERATION = (
@@ -188,6 +207,19 @@ OPERATION = (
         "1 for what the shard is doing: starting, fencing, recovering, running.",
         lambda s: (((name,), float(s.shard.doing == name)) for name in PHASES),
         ("phase",),
+    ),
+    Entry(
+        "ocpdl_term_timestamp_seconds",
+        "gauge",
+        "When this process began to write the shard, in seconds since 1970. A value that changes again and again: it is"
+        " started, or handed over, again and again.",
+        one(lambda s: s.shard.began),
+    ),
+    Entry(
+        "ocpdl_batch_size",
+        "gauge",
+        "Tensors of a full minibatch: fewer than that may wait for the rest, and nothing is wrong.",
+        one(lambda s: s.shard.plan.batching.size),
     ),
     Entry(
         "ocpdl_lag_records",
@@ -242,14 +274,14 @@ OPERATION = (
         "ocpdl_outputs",
         "counter",
         "Records written to each stream of outputs since the process began.",
-        counted(lambda s: s.shard.written),
+        counted(lambda s: dict.fromkeys(STREAMS, 0) | s.shard.written),
         ("stream",),
     ),
     Entry(
         "ocpdl_dead_letters",
         "counter",
         "Tensors refused since the process began, by the kind of error.",
-        counted(lambda s: s.shard.refused),
+        counted(lambda s: dict.fromkeys(ERRORS, 0) | s.shard.refused),
         ("error",),
     ),
     Entry(
@@ -277,6 +309,19 @@ OPERATION = (
         one(lambda s: s.shard.checkpoint and s.shard.now() - s.shard.checkpoint[2]),
     ),
     Entry(
+        "ocpdl_unsaved_steps",
+        "gauge",
+        "Steps that this process made or replayed since the last checkpoint: a recovery has to replay them.",
+        one(lambda s: s.shard.unsaved),
+    ),
+    Entry(
+        "ocpdl_unsaved_seconds",
+        "gauge",
+        "How long ago the first of them was; 0 if there is none. Near the retention of the input: write checkpoints"
+        " more often, or a recovery finds its input gone.",
+        one(lambda s: 0.0 if s.shard.unsaved_since is None else s.shard.now() - s.shard.unsaved_since),
+    ),
+    Entry(
         "ocpdl_recoveries",
         "counter",
         "Recoveries since the process began, warm or cold. Rising all the time: something brings it down again.",
@@ -299,14 +344,15 @@ OPERATION = (
         "ocpdl_epoch",
         "gauge",
         "The epoch. It rises with a rollback, a loss of input, or another numeric fingerprint.",
-        one(lambda s: s.shard.epoch),
+        one(lambda s: s.shard.epoch if s.shard.known else None),
     ),
 )
 
 CATALOGUE = CONVERGENCE + OPERATION
 
-PROCESS = (
+PROCESS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("ocpdl_role", "gauge", "1 for what this process is: starting, standby, or writer of a shard.", ("model", "role")),
+    ("ocpdl_shards", "gauge", "How many shards the model has; each needs a process that writes it.", ("model",)),
     ("ocpdl_rebalances", "counter", "How often the group has shared out the shards anew.", ("model",)),
     ("ocpdl_build", "info", "The release, and the numeric fingerprint under which bits are made.", ()),
 )
@@ -324,6 +370,21 @@ def reference() -> str:
     lines += ["## The process", "", "| metric | kind | labels | how to read it |", "|---|---|---|---|"]
     lines += [_row(*one) for one in PROCESS]
     return "\n".join(lines) + "\n"
+
+
+def series() -> dict[str, tuple[str, ...]]:
+    """The names under which Prometheus knows the metrics, and their labels.
+
+    >>> series()["ocpdl_lag_records"]
+    ('model', 'shard', 'partition')
+    """
+    suffixes = {"counter": ("_total",), "info": ("_info",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
+    entries = ((e.name, e.kind, e.help, ("model", "shard", *e.labels)) for e in CATALOGUE)
+    return {
+        name + suffix: (*labels, "le") if suffix == "_bucket" else labels
+        for name, kind, _, labels in (*entries, *PROCESS)
+        for suffix in suffixes[kind]
+    }
 
 
 def _row(name: str, kind: str, text: str, labels: tuple[str, ...]) -> str:

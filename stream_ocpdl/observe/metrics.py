@@ -41,12 +41,13 @@ class FromBoard(Collector):
 
     def _process(self) -> Iterator[Metric]:
         board = self._board
-        role, rebalances, build = (family_of(*one) for one in PROCESS)
+        role, shards, rebalances, build = (family_of(*one) for one in PROCESS)
         for name in ROLES:
             add(role, [board.model, name], float(board.role == name))
+        add(shards, [board.model], board.count)
         add(rebalances, [board.model], board.election.rebalances if board.election is not None else 0)
         build.add_metric([], self._build)
-        yield from (role, rebalances, build)
+        yield from (role, shards, rebalances, build)
 
 
 def family_of(name: str, kind: str, text: str, labels: tuple[str, ...]) -> Any:

@@ -44,7 +44,7 @@ class WatchedStore:
         began = board.now()
         self._store.save(manifest, parts)
         board.checkpointing.add(board.now() - began)
-        board.checkpoint = (manifest.t, manifest.size, board.now())
+        board.saved(manifest.t, manifest.size)
 
     def candidates(self) -> Iterator[Candidate]:
         """The checkpoints there are."""
