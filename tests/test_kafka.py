@@ -676,6 +676,17 @@ def test_a_journal_that_is_made_anew_while_it_is_written(learned):
         learned.live()
 
 
+def test_a_topic_that_is_gone_while_it_is_written(broker):
+    """The error names it, and what makes it again."""
+    impatient = kafka.Connection(broker, options={"topic.metadata.propagation.max.ms": 500})
+    transactions = kafka.Transactions(impatient, uuid.uuid4().hex)
+    transactions.open()
+    rows = [kafka.Row("is-gone.codes", -1, None, b"code"), kafka.Row("is-gone.journal", 0, None, b"record")]
+
+    with pytest.raises(BrokerError, match=r"is-gone\.codes is not there any more.*stream-ocpdl topics create"):
+        transactions.write(lambda: rows)
+
+
 def test_retention_has_passed(learned, tmp_path):
     """If input that was never read is gone, the service ends with its exit code and names topic and partition."""
     learned.feed()

@@ -37,6 +37,9 @@ REBALANCED = (
 """What it is told when the group has another generation than the transaction. Whether the shard is still ours, the next
 attempt finds out."""
 
+GONE = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
+"""What it is told of a topic that was deleted, once the client has looked for it in vain."""
+
 PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 """What becomes of the records of a transaction that is aborted."""
 
@@ -224,6 +227,10 @@ class Transactions:
                 if time.monotonic() > deadline:
                     raise BrokerError(f"{topic} takes no records: the queue of the producer stays full") from None
             except KafkaException as raised:
+                if raised.args[0].code() in GONE:
+                    raise BrokerError(
+                        f"{topic} is not there any more: make it again with stream-ocpdl topics create"
+                    ) from raised
                 self._judge(raised, deadline, began)
             else:
                 return
