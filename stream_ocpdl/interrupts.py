@@ -7,16 +7,16 @@ that imports the package as a library has its signals for itself.
 
 import signal
 import sys
-from pathlib import Path
+from os.path import basename  # which is there already: to import anything takes time
 
 
 def is_command() -> bool:
     """Whether this process was started as `stream-ocpdl`, or `python -m stream_ocpdl`."""
     if not sys.argv:
         return False
-    started, words = Path(sys.argv[0]), sys.orig_argv
+    name, words = basename(sys.argv[0]), sys.orig_argv
     module = any(words[i : i + 2] == ["-m", "stream_ocpdl"] for i in range(1, len(words)))
-    return started.name == "stream-ocpdl" or (module and (str(started) == "-m" or started.name == "__main__.py"))
+    return name == "stream-ocpdl" or (module and name in ("-m", "__main__.py"))
 
 
 def quiet() -> None:
