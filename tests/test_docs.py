@@ -27,11 +27,11 @@ PAGES = {
 }
 """Which model a page speaks of, in which file of settings, at which port."""
 
-LOOK = "stream-ocpdl top http://127.0.0.1:9464 --once"
+ASK = "exec 3<> /dev/tcp/127.0.0.1/9464 && printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3 && grep -q"
 SEEN = {
-    "stream-ocpdl run --config service.yaml &": f"{LOOK} | grep -q 'doing running,'",
+    "stream-ocpdl run --config service.yaml &": f"({ASK} 'ocpdl_phase.*running.* 1' <&3)",
     "stream-ocpdl produce sampler --config service.yaml --count 500     # tensors with a known dictionary, for a try": (
-        f"{LOOK} | grep -q 'tensors 600,'"
+        f"({ASK} 'ocpdl_seen_tensors.* 600' <&3)"
     ),
 }
 """What people wait for with their own eyes before they type on."""

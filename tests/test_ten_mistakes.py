@@ -63,7 +63,7 @@ TEN = {
         6,
         r".* does not let us in: .*Invalid username or password.*",
     ),
-    "rank 0": (f"{RUN} --set problem.rank=0", 2, r"--set problem\.rank: problem\.rank must be .*at least 1, not 0"),
+    "rank 0": (f"{RUN} --set problem.rank=0", 2, r"problem\.rank must be a whole number, at least 1, not 0"),
     "file not found": ("run --config servcie.yaml", 2, r"servcie\.yaml cannot be read: No such file or directory"),
 }
 
