@@ -1,6 +1,10 @@
 """Atoms are drawn as what they are."""
 
+import subprocess
+import sys
 from base64 import b64decode
+from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -8,6 +12,8 @@ import pytest
 from stream_ocpdl.ocpdl.reshape import Layout
 from stream_ocpdl.page.files import static
 from stream_ocpdl.page.views import LINES, POINTS, SLICES, Axis, atoms, picture
+
+ROOT = Path(__file__).parents[1]
 
 
 def decoded(view):
@@ -123,3 +129,13 @@ def test_scripts_and_styles_are_there():
         text = static(name)
         assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
         assert "import " not in text
+
+
+def test_the_wheel_has_them(tmp_path):
+    """What is not Python is installed, too."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = ZipFile(wheel).namelist()
+
+    assert {str(path.relative_to(ROOT)) for path in (ROOT / "stream_ocpdl" / "page" / "static").iterdir()} <= set(names)
