@@ -101,11 +101,11 @@ def _member(path: Path, array: str | None) -> Any:
 
 def _image(path: Path, shape: Shape) -> BigArray:
     """An image as an array: grey (H, W), coloured (H, W, 3), or the frames of an animation in grey (F, H, W)."""
-    try:
-        from PIL import Image, ImageSequence
-    except ImportError:
-        raise ConfigError("images are read by Pillow, which is not installed: pip install pillow") from None
     with path.open("rb") as file:
+        try:
+            from PIL import Image, ImageSequence
+        except ImportError:
+            raise ConfigError("images are read by Pillow, which is not installed: pip install pillow") from None
         try:
             image = Image.open(file)
             if len(shape) == 2:

@@ -145,9 +145,10 @@ def chosen(expression, name):
 
 def whole(expression):
     """An alert's expression that says 0 where it is silent, so that one sees what it asks for; of a run that lasts
-    seconds there is nothing two hours ago.
+    seconds there is nothing two hours ago, nor perhaps at the last full minute.
     """
-    return re.sub(r" (>=|>|==|!=|<) ", r" \1 bool ", expression).replace(" offset 2h", "")
+    spoken = re.sub(r" (>=|>|==|!=|<) ", r" \1 bool ", expression).replace(" offset 2h", "")
+    return re.sub(r":[15]m\]", ":1s]", spoken)
 
 
 def draws(model, turn):  # noqa: F811
