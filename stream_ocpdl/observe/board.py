@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from stream_ocpdl.observe.silence import Silence
+from stream_ocpdl.observe.spectators import Spectators
 from stream_ocpdl.observe.statistics import Client
 from stream_ocpdl.ocpdl.diagnostics import Assumption, assumption_card, stationarity
 from stream_ocpdl.ocpdl.results import Step
@@ -91,8 +92,11 @@ class Shard:
     began: float = field(init=False)
     """When this process began to write it, in seconds since 1970."""
 
+    spectators: Spectators = field(init=False)
+
     def __post_init__(self) -> None:
         self.began = self.wall()
+        self.spectators = Spectators(self.plan, self._lagging, self.now, self.wall)
 
     def phase(self, name: str) -> None:
         """What it does from now on."""
@@ -102,6 +106,8 @@ class Shard:
     def turned(self) -> None:
         """Its loop went round."""
         self.beat = self.now()
+        if self.doing == "running":  # else a state may be void, or about to be
+            self.spectators.turned()
 
     def ready(self, pipeline: Pipeline, replayed: int, standby: str, seconds: float | None) -> None:
         """It has recovered."""
@@ -112,6 +118,7 @@ class Shard:
         self.unsaved, self.unsaved_since = 0, None
         if self.checkpoint is None or self.checkpoint[0] < self.t:
             self._unsaved(replayed)
+        self.spectators.ready(pipeline)
         self.phase("running")
 
     def polled(self, records: int, seconds: float) -> None:
@@ -123,6 +130,7 @@ class Shard:
         """It made a step."""
         self._look(pipeline)
         self.refused.update(outcome.refused)
+        self.spectators.stepped(pipeline, outcome)
         step = outcome.step
         if step is None:
             return
@@ -190,6 +198,10 @@ class Shard:
     def lag(self, client: Client) -> dict[int, int]:
         """Records of each partition that are not done with; a partition of which the end is not known is not there."""
         return {p: max(end - self.resume[p], 0) for p, end in client.ends.items() if p in self.resume}
+
+    def _lagging(self) -> tuple[int | None, float]:
+        lag = self.lag(self.client())
+        return sum(lag.values()) if lag else None, self.lag_seconds(lag)
 
     def lag_seconds(self, lag: Mapping[int, int]) -> float:
         """How long ago the tensor was written that was learned last; zero if nothing waits."""

@@ -6,11 +6,10 @@
 /version    the release, and the numeric fingerprint
 /config     the settings in force, without secrets
 /api/status what `/metrics` has, as JSON, with the assumption card in words
+/           the live page, and what it asks for (`page.routes`)
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
-from math import isfinite
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -20,8 +19,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from stream_ocpdl.observe.board import Board, Shard
-from stream_ocpdl.observe.catalogue import CATALOGUE, Seen
+from stream_ocpdl.observe.board import Board
+from stream_ocpdl.observe.status import status_of
+from stream_ocpdl.page.routes import routes
 
 Handler = Callable[[Request], Response]
 
@@ -58,38 +58,11 @@ def application(
         "/config": shown,
         "/api/status": status,
     }
-    return Starlette(routes=[Route(path, handler, methods=["GET"]) for path, handler in handlers.items()])
+    own = [Route(path, handler, methods=["GET"]) for path, handler in handlers.items()]
+    return Starlette(routes=[*own, *routes(board)])
 
 
 def verdict(name: str, reasons: list[str], **more: Any) -> Response:
     """200 without reasons, 503 with."""
     body = {name: not reasons, **more, "reasons": reasons}
     return JSONResponse(body, 503 if reasons else 200)
-
-
-def status_of(board: Board) -> dict[str, Any]:
-    """Everything that is known, in names that people read."""
-    return {
-        "model": board.model,
-        "role": board.role,
-        "reasons": board.unready(),
-        "shards": {str(s): shard_of(shard) for s, shard in sorted(board.shards.items())},
-    }
-
-
-def shard_of(shard: Shard) -> dict[str, Any]:
-    """The metrics of a shard by name, those with labels by label."""
-    seen = Seen.of(shard)
-    found: dict[str, Any] = {"doing": shard.doing, "card": [asdict(line) for line in shard.card]}
-    for entry in CATALOGUE:
-        if entry.kind == "histogram" or entry.name in ("ocpdl_assumption", "ocpdl_phase"):
-            continue
-        name = entry.name.removeprefix("ocpdl_")
-        samples = {"/".join(labels): number(value) for labels, value in entry.read(seen)}
-        found[name] = samples.get("") if not entry.labels else samples
-    return found
-
-
-def number(value: Any) -> float | None:
-    """As JSON has numbers: there is no infinity."""
-    return value if isfinite(value) else None

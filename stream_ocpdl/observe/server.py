@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import uvicorn
+from starlette.applications import Starlette
 
 from stream_ocpdl.errors import ConfigError
 
@@ -29,6 +30,8 @@ class Server:
             timeout_graceful_shutdown=1,
         )
         self._server = uvicorn.Server(config)
+        if isinstance(application, Starlette):  # streams without an end are to end with it
+            application.state.ending = lambda: self._server.should_exit
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, name="endpoints", daemon=True
         )

@@ -56,6 +56,10 @@ class Outcome:
     step: Step | None
     refused: tuple[str, ...] = ()
     """The kinds of the errors of those that were refused."""
+    letters: tuple[Refused, ...] = ()
+    """Those that were refused, each with the reason."""
+    positions: tuple[Position, ...] = ()
+    """Where the tensors were, in the order of the rows."""
 
 
 class Spent(NumericError):
@@ -138,7 +142,7 @@ class Pipeline:
         if ready is None:
             return None
         cut, batch, axes, state = ready
-        before, step = self.progress, None
+        before, step, letters = self.progress, None, self._refused(cut)
         tally = self._tally(cut)
         if batch is not None:
             state, step = self._advance(state, batch)
@@ -155,12 +159,11 @@ class Pipeline:
             learned=(*cut.learned, *self._still_to_come_by(self._before.learned)),
             axes=axes,
             tally=tally,
-            draws=before.draws.after(
-                [item.tensor.origin if item.tensor else None for item in cut.rows], self._refused(cut)
-            ),
+            draws=before.draws.after([item.tensor.origin if item.tensor else None for item in cut.rows], letters),
         )
-        journal = [self._journal(record) for record in self._records(before, cut, step)]
-        return Outcome((*self._results(cut, step), *journal), step, tuple(r.error for r in cut.refused))
+        journal = [self._journal(record) for record in self._records(before, cut, step, letters)]
+        kinds, positions = tuple(r.error for r in letters), tuple(item.parts[-1].position for item in cut.rows)
+        return Outcome((*self._results(cut, step), *journal), step, kinds, tuple(letters), positions)
 
     def _gather(self, now: float) -> tuple[Cut, AnyBatch | None, tuple[str, ...] | None, State] | None:
         """The next minibatch, copied together and checked on the way; whoever fails the check loses the row.
@@ -227,9 +230,11 @@ class Pipeline:
     def _refused(self, cut: Cut) -> list[Refused]:
         return [Refused(*r.record.position, r.error, r.reason) for r in cut.refused]
 
-    def _records(self, before: Progress, cut: Cut, step: Step | None) -> Iterable[JournalRecord]:
+    def _records(
+        self, before: Progress, cut: Cut, step: Step | None, letters: Sequence[Refused]
+    ) -> Iterable[JournalRecord]:
         """The record of a step; very many refusals have records of their own before it, so that each can be read."""
-        refused = self._refused(cut)
+        refused = list(letters)
         while len(refused) > REFUSALS:
             yield _record(before, self.progress.link, refused=tuple(refused[:REFUSALS]))
             del refused[:REFUSALS]

@@ -1,0 +1,195 @@
+// The live page: connects, keeps what it was told, and has the panels drawn. Paused while nobody can see it.
+
+import * as panels from "./panels.js";
+
+const FEWEST = 600, MOST = 1200;        // points that are kept: of more, every second one goes
+const REDRAWN = 2000;                   // milliseconds between two pictures of the dictionary
+const PAUSES = [1000, 2000, 4000, 5000]; // before another attempt
+
+const place = (id) => document.getElementById(id);
+const now = {
+  events: null, timer: 0, attempts: 0, lastAt: 0, goneSince: null, instance: null,
+  shard: new URLSearchParams(location.search).get("shard"), paused: false,
+  points: [], modes: [], known: false, dictionary: "", drawnAt: 0, drawing: false, refused: -1, card: "", chosen: null, atoms: 36,
+};
+
+// ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+/** What the service answers, or nothing; an answer for a shard that is no longer chosen is nothing. */
+async function ask(path, more = {}) {
+  const chosen = now.shard, query = new URLSearchParams({ ...(chosen === null ? {} : { shard: chosen }), ...more });
+  try {
+    const answer = await fetch(`${path}?${query}`);
+    return answer.ok && chosen === now.shard ? await answer.json() : null;
+  } catch {
+    return null;
+  }
+}
+
+// ── the connection ──────────────────────────────────────────────────────────────────────────────────────────────
+
+function connect() {
+  disconnect();
+  if (now.paused || document.hidden) return say("paused", now.paused ? "paused" : "paused while hidden");
+  const last = now.points.at(-1)?.at;
+  const query = new URLSearchParams({ ...(now.shard === null ? {} : { shard: now.shard }), ...(last ? { since: last } : {}) });
+  const events = new EventSource(`/api/events?${query}`);
+  now.events = events;
+  events.addEventListener("frame", (event) => frame(JSON.parse(event.data)));
+  events.addEventListener("bye", () => lost("The service is ending."));
+  events.onerror = () => lost("The service does not answer.");
+  return undefined;
+}
+
+function disconnect() {
+  now.events?.close();
+  now.events = null;
+  clearTimeout(now.timer);
+}
+
+/** The service is gone: say so and since when, and try again, not too often. */
+function lost(why) {
+  disconnect();
+  now.goneSince ??= new Date();
+  const seen = now.lastAt ? ` What you see is of ${new Date(1000 * now.lastAt).toLocaleTimeString("en-GB")}.` : "";
+  say("gone", "gone", `${why} It is gone since ${now.goneSince.toLocaleTimeString("en-GB")}.${seen} Trying again …`);
+  now.timer = setTimeout(connect, PAUSES[Math.min(now.attempts++, PAUSES.length - 1)]);
+}
+
+/** The state in a word, and what there is to know about it. */
+function say(state, word, notice = "") {
+  const pill = place("state"), box = place("notice");
+  if (pill.textContent !== word) pill.textContent = word;
+  pill.dataset.state = box.dataset.state = state;
+  if (box.textContent !== notice) box.textContent = notice;
+  box.hidden = !notice;
+  document.body.classList.toggle("stale", state === "gone");
+}
+
+// ── a frame ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+function frame(found) {
+  const again = now.instance !== null && now.instance !== found.instance;
+  if (again) {
+    now.restarted = `The service was started again; seen at ${new Date(1000 * found.at).toLocaleTimeString("en-GB")}.`;
+    setTimeout(() => { now.restarted = ""; }, 15000);
+    Object.assign(now, { dictionary: "", refused: -1, known: false });
+  }
+  Object.assign(now, { attempts: 0, goneSince: null, lastAt: found.at, instance: found.instance });
+  document.title = `${found.model} · stream_ocpdl`;
+  place("model").textContent = found.model;
+  choices(found);
+  const waiting = found.reasons.length > 0;
+  const notes = [now.restarted, waiting ? `Not ready: ${found.reasons.join("; ")}.` : ""].filter(Boolean).join(" ");
+  say(waiting ? "waiting" : "live", waiting ? "not ready" : "live", notes);
+  if (found.status) return shard(found);
+  const elsewhere = found.role === "standby" ? "This process is a standby: another one writes." : "No such shard is written here.";
+  place("standing").textContent = `${found.role}. ${elsewhere}`;
+  return undefined;
+}
+
+function shard(found) {
+  const status = found.status, many = found.count > 1 ? `, shard ${found.shard} of ${found.count}` : "";
+  place("standing").textContent = `${found.role}${many} · ${status.doing} · step ${panels.number(status.step)}`;
+  now.modes = status.modes;
+  if (!now.known) history();
+  append(found.points);
+  const rate = now.points.length ? panels.rate(now.points, now.points.length - 1) : null;
+  const stale = now.points.length && found.at - now.points.at(-1).at > 5; // nothing was learned for a while
+  panels.tiles(status, stale ? 0 : rate);
+  if (found.points.length) panels.curves(now.points, now.modes);
+  const card = JSON.stringify([status.card, status.chains]);
+  if (card !== now.card) {
+    now.card = card;
+    panels.card_(status.card);
+    panels.chains(status.chains);
+  }
+  if (status.refused !== now.refused) {
+    now.refused = status.refused;
+    ask("/api/dead-letters").then((all) => all && panels.letters(all));
+  }
+  const held = status.dictionary;
+  redraw(held ? `${held.epoch}/${held.t}` : "none");
+}
+
+/** Points that are newer than ours; a model that went back takes ours with it. */
+function append(points) {
+  for (const point of points) {
+    while (now.points.length && now.points.at(-1).t >= point.t) now.points.pop();
+    now.points.push(point);
+  }
+  if (now.points.length > MOST) now.points = now.points.filter((_, k) => k % 2 === 0 || k >= FEWEST);
+}
+
+/** What happened before this page was opened. */
+async function history() {
+  now.known = true;
+  const found = await ask("/api/history");
+  if (!found) {
+    now.known = false;
+    return;
+  }
+  const first = found.points[0]?.t ?? Infinity, last = found.points.at(-1)?.at ?? 0;
+  const newer = now.points.filter((point) => point.at > last);
+  now.points = now.points.filter((point) => point.t < first);
+  append([...found.points, ...newer]);
+  panels.curves(now.points, now.modes);
+}
+
+/** Ask for the dictionary if there is another one; not twice at a time, and not too often. */
+async function redraw(version) {
+  if (version === now.dictionary || now.drawing || performance.now() - now.drawnAt < REDRAWN) return;
+  now.drawing = true;
+  const found = await ask("/api/dictionary", { atoms: now.atoms });
+  now.drawing = false;
+  if (!found) return;
+  Object.assign(now, { dictionary: version, drawnAt: performance.now() });
+  panels.dictionary(found, choose);
+  document.documentElement.dataset.drawn = String(found.t);
+}
+
+async function choose(r) {
+  const found = await ask(`/api/atoms/${r}`);
+  if (!found) return;
+  panels.atom(found);
+  if (!place("atom").open) place("atom").showModal();
+}
+
+// ── what people do ──────────────────────────────────────────────────────────────────────────────────────────────
+
+/** The shards that can be chosen. */
+function choices(found) {
+  const select = place("shard"), wanted = found.shards.join();
+  place("chooser").hidden = found.count < 2;
+  if (select.dataset.shards !== wanted) {
+    select.dataset.shards = wanted;
+    select.replaceChildren(...found.shards.map((number) => new Option(String(number), String(number))));
+  }
+  if (found.shard !== undefined && document.activeElement !== select) select.value = String(found.shard);
+}
+
+place("shard").addEventListener("change", (event) => {
+  Object.assign(now, { shard: event.target.value, points: [], known: false, dictionary: "", drawnAt: 0, refused: -1, card: "" });
+  connect();
+});
+
+place("pause").addEventListener("click", () => {
+  now.paused = !now.paused;
+  place("pause").textContent = now.paused ? "Go on" : "Pause";
+  place("pause").setAttribute("aria-pressed", String(now.paused));
+  connect();
+});
+
+place("more").addEventListener("click", () => {
+  Object.assign(now, { atoms: Math.min(200, 2 * now.atoms), dictionary: "", drawnAt: 0 });
+});
+
+place("atom").addEventListener("click", (event) => { // beside it
+  if (event.target === place("atom")) place("atom").close();
+});
+
+document.addEventListener("visibilitychange", connect);
+document.addEventListener("securitypolicyviolation", (event) => {
+  document.documentElement.dataset.forbidden = `${event.violatedDirective} ${event.blockedURI}`;
+});
+connect();

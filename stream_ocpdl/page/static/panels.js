@@ -1,0 +1,203 @@
+// The panels of the live page. Everything that comes from the service is put in as text, never as HTML.
+
+import { drawAtom } from "./atoms.js";
+import { chart } from "./charts.js";
+
+const place = (id) => document.getElementById(id);
+
+/** An element with a class and text, or with children. */
+export function make(name, className = "", content = "") {
+  const node = document.createElement(name);
+  if (className) node.className = className;
+  if (Array.isArray(content)) node.append(...content);
+  else node.textContent = content;
+  return node;
+}
+
+/** A number for people: four digits, thousands apart, or a dash. */
+export function number(value, digits = 4) {
+  if (typeof value !== "number") return "–";
+  if (Number.isInteger(value) && Math.abs(value) < 1e9) return value.toLocaleString("en").replaceAll(",", " ");
+  if (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e6)) return value.toExponential(digits - 2);
+  return Number(value.toPrecision(digits)).toLocaleString("en", { maximumFractionDigits: 8 }).replaceAll(",", " ");
+}
+
+const percent = (x) => (x === null ? "–" : x >= 0.0995 ? `${Math.round(100 * x)} %` : `${(100 * x).toFixed(1)} %`);
+const clock = (at) => new Date(1000 * at).toLocaleTimeString("en-GB");
+const sum = (map) => Object.values(map ?? {}).reduce((a, b) => a + (b ?? 0), 0);
+
+// ── numbers ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+/** The tiles at the top; rates are those of the last points. */
+export function tiles(status, rate) {
+  const lag = Object.keys(status.lag_records).length ? sum(status.lag_records) : null;
+  const dead = sum(status.dead_letters);
+  const found = [
+    ["step t", number(status.step), status.epoch ? `epoch ${status.epoch}` : status.doing],
+    ["tensors seen", number(status.seen_tensors), `${number(status.tensors)} in this life`],
+    ["tensors a second", number(rate, 3), `weight ${number(status.weight, 3)}`],
+    ["lag", number(lag), lag === null ? "records, not known yet" : `records, ${number(status.lag_seconds, 2)} s`],
+    ["surrogate loss", number(status.surrogate_loss), "f̂ of a tensor"],
+    ["prequential loss", number(status.prequential_loss), "before it is learned"],
+    ["zeros in codes", percent(status.code_zeros_ratio), `${number(status.dead_atoms)} dead atoms`],
+    ["dead letters", number(dead), "since it began", dead > 0],
+    ["checkpoint", number(status.checkpoint_step), age(status.checkpoint_age_seconds)],
+  ];
+  place("tiles").replaceChildren(...found.map(([name, value, more, alarm]) => {
+    const tile = make("div", "tile", [make("div", "name", name), make("div", "value", value), make("div", "more", more)]);
+    if (alarm) tile.dataset.alarm = "";
+    return tile;
+  }));
+}
+
+function age(seconds) {
+  return seconds === null ? "none in this life" : `${number(Math.round(seconds))} s ago`;
+}
+
+// ── the dictionary ──────────────────────────────────────────────────────────────────────────────────────────────
+
+/** What is known of an atom beside its picture. */
+function facts(atom) {
+  const old = `${atom.at_least ? "at least " : ""}${number(atom.age)} step${atom.age === 1 ? "" : "s"} old`;
+  const drift = atom.drift === null ? "" : atom.drift < 0.005 ? ", at rest" : `, turned by ${number(atom.drift, 2)}°`;
+  return old + drift;
+}
+
+function use(atom) {
+  const lately = atom.lately === null ? "" : `, lately ${percent(atom.lately)}`;
+  return (atom.dead ? "dead" : `use ${percent(atom.use)}`) + lately;
+}
+
+/** The atoms; cards stay where they are, so that the focus does, and are filled anew. */
+export function dictionary(found, choose) {
+  const grid = place("atoms"), drawn = found.atoms.filter((atom) => atom.views);
+  if (found.t === null) return grid.replaceChildren(make("p", "faint", "There is no dictionary yet."));
+  const compared = found.compared_with === null ? "" : ` Turned: since the snapshot of step ${number(found.compared_with)}.`;
+  const window_ = found.window ? ` Lately: in the last ${number(found.window.tensors)} tensors.` : "";
+  const few = drawn.length < found.atoms.length ? ` ${drawn.length} of ${found.atoms.length} are drawn.` : "";
+  place("dictionary-note").textContent =
+    `After step ${number(found.t)}, the most used first: by the energy of an atom's part in the tensors so far.` +
+    `${window_}${compared}${few} Choose an atom to see which tensors used it.`;
+  if (grid.querySelector(":scope > :not(.atom)")) grid.replaceChildren();
+  while (grid.children.length > drawn.length) grid.lastChild.remove();
+  while (grid.children.length < drawn.length) grid.append(card(choose));
+  const focused = document.activeElement?.closest(".atom")?.dataset.atom;
+  drawn.forEach((atom, k) => fill(grid.children[k], atom));
+  if (focused !== undefined) grid.querySelector(`.atom[data-atom="${Number(focused)}"]`)?.focus({ preventScroll: true });
+  place("more").hidden = drawn.length === found.atoms.length;
+  return grid;
+}
+
+function card(choose) {
+  const meter = make("div", "meter", [make("div")]);
+  const head = make("div", "atom-head", [make("strong"), make("span", "faint")]);
+  const node = make("button", "atom", [head, make("div", "atom-views"), meter, make("div", "atom-facts")]);
+  node.type = "button";
+  node.addEventListener("click", () => choose(Number(node.dataset.atom)));
+  return node;
+}
+
+function fill(node, atom) {
+  node.dataset.atom = atom.atom;
+  node.toggleAttribute("data-dead", atom.dead);
+  node.querySelector("strong").textContent = `atom ${atom.atom}`;
+  node.querySelector(".atom-head span").textContent = use(atom);
+  node.querySelector(".meter div").style.width = `${100 * Math.min(1, atom.use)}%`;
+  node.querySelector(".atom-facts").textContent = facts(atom);
+  node.setAttribute("aria-label", `atom ${atom.atom}: ${use(atom)}, ${facts(atom)}. Show who used it`);
+  drawAtom(atom, node.querySelector(".atom-views"));
+}
+
+/** One atom, large, and the tensors that used it. */
+export function atom(found) {
+  place("atom-title").textContent = `Atom ${found.atom}`;
+  const views = make("div", "atom-large");
+  drawAtom(found, views);
+  const rows = found.positions.map((one) => [
+    [one.topic], [one.partition, "number"], [one.offset, "number"], [number(one.step), "number"],
+    [number(one.code, 3), "number"], [percent(one.share), "number"],
+  ]);
+  const heads = ["topic", "partition", "offset", "step", "code", "share of the tensor"];
+  const list = rows.length ? make("div", "scroll", [table(heads, rows)]) : make("p", "faint", "None of them.");
+  const window_ = found.window ? `the last ${number(found.window.tensors)} tensors` : "no tensors so far";
+  const said = `Of ${window_}, those in which it is strongest. See one with: stream-ocpdl explain`;
+  place("atom-body").replaceChildren(
+    make("p", "", `${use(found)}; ${facts(found)}; after step ${number(found.t)}.`),
+    views, make("h3", "", "Who used it"), make("p", "faint", said), list,
+  );
+}
+
+function table(heads, rows, className = "") {
+  const cell = (name, text, kind = "") => make(name, kind, String(text));
+  const numeric = heads.map((_, k) => (rows[0]?.[k]?.[1] === "number" ? "number" : ""));
+  const head = make("thead", "", [make("tr", "", heads.map((text, k) => cell("th", text, numeric[k])))]);
+  const body = make("tbody", "", rows.map((row) => make("tr", "", row.map(([text, kind]) => cell("td", text, kind)))));
+  return make("table", className, [head, body]);
+}
+
+// ── curves ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+const curve = (name, x, y, colour, dashed = false) => ({ name, x, y, colour, dashed });
+const positive = (values) => values.map((value) => (value > 0 ? value : null)); // a logarithm has nothing else
+
+/** All curves, if the library is there. */
+export function curves(points, modes) {
+  if (!window.Plotly) return;
+  const t = points.map((p) => p.t), at = points.map((p) => new Date(1000 * p.at));
+  const loss = [
+    curve("surrogate f̂", t, positive(points.map((p) => p.surrogate)), 0),
+    curve("prequential", t, positive(points.map((p) => p.prequential)), 1),
+  ];
+  const moves = modes.flatMap((mode, i) => [
+    curve(`moved, ${mode}`, t, positive(points.map((p) => p.movements?.[i])), i),
+    curve(`radius, ${mode}`, t, positive(points.map((p) => p.radii?.[i])), i, true),
+  ]);
+  const rates = points.map((p, k) => rate(points, k));
+  chart({ x: "step", y: "loss of a tensor", log: "y", curves: loss }, place("losses"));
+  chart({ x: "step", y: "‖U_t − U_t₋₁‖", log: "xy", curves: moves }, place("movements"));
+  chart({ x: "time", y: "tensors/s", log: "", curves: [curve("tensors/s", at, rates, 0)] }, place("throughput"));
+  chart({ x: "time", y: "records", log: "", curves: [curve("lag", at, points.map((p) => p.lag), 1)] }, place("lag"));
+}
+
+/** Tensors a second up to a point: over the points of at least the two seconds before it. */
+export function rate(points, k) {
+  let first = k;
+  while (first > 0 && points[k].at - points[first].at < 2 && points[first - 1].tensors <= points[k].tensors) first--;
+  const seconds = points[k].at - points[first].at;
+  return seconds > 0 ? (points[k].tensors - points[first].tensors) / seconds : null;
+}
+
+// ── the theorem, chains, dead letters ───────────────────────────────────────────────────────────────────────────
+
+/** The assumption card. */
+export function card_(lines) {
+  place("card").replaceChildren(...lines.map((line) => {
+    const standing = make("span", `standing ${["holds", "fails", "open"].find((s) => s === line.standing) ?? ""}`, line.standing);
+    const name = make("p", "", [standing, make("strong", "", line.name)]);
+    return make("li", "", [name, make("p", "", line.meaning), make("p", "faint", `${line.standing}: ${line.reason}`)]);
+  }));
+}
+
+/** What was found about the draws of samplers. */
+export function chains(found) {
+  const any = found.some((one) => one.count > 0);
+  const said = any
+    ? "Draws of samplers, in all lives of the model:"
+    : "No draw of a sampler was repeated, late, behind a gap, or of tuning. That also holds where no draws come, but tensors.";
+  const list = make("dl", "counts", found.flatMap((one) => {
+    const count = make("dt", one.count > 0 ? "open" : "", number(one.count));
+    return [count, make("dd", "", [make("strong", "", one.kind), ` · ${one.meaning}`])];
+  }));
+  place("chains").replaceChildren(make("p", "", said), list);
+}
+
+/** The last dead letters. */
+export function letters(found) {
+  if (!found.letters.length) return place("letters").replaceChildren(make("p", "", "Nothing was refused since it began."));
+  const rows = found.letters.map((one) => [
+    [clock(one.at), "time"], [`${one.topic} ${one.partition}:${one.offset}`], [one.error], [one.reason, "long"],
+  ]);
+  const said = `${number(found.refused)} since it began; the last ${rows.length}. All of them: stream-ocpdl dlq list`;
+  const heads = ["when", "topic partition:offset", "error", "reason"];
+  return place("letters").replaceChildren(make("p", "faint", said), table(heads, rows, "stack"));
+}
