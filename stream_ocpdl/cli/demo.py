@@ -4,6 +4,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -102,9 +103,8 @@ def demo(
         if any(getattr(route, "path", "") == "/" for route in app.routes):
             click.echo(f"in a browser: {board.address}/")
         steps = max(1, round(seconds * rate / BATCH))
-        found = Demonstration(
-            connection, topics, shown.plan, shown.stream, steps * BATCH, rate, board, shown.truth, called
-        )
+        plan = replace(shown.plan, topic=topics.input)
+        found = Demonstration(connection, topics, plan, shown.stream, steps * BATCH, rate, board, shown.truth, called)
         finished = _watch(found, console)
         click.echo(summary(found, finished))
     if finished:

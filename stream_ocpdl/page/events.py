@@ -18,7 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from stream_ocpdl.observe.board import Board, Shard
 from stream_ocpdl.observe.status import shard_of
-from stream_ocpdl.page.live import plain, rows
+from stream_ocpdl.page.live import modes_of, plain, rows
 from stream_ocpdl.page.meanings import card_of, chains_of
 from stream_ocpdl.page.views import Json
 
@@ -79,7 +79,7 @@ def _status(shard: Shard) -> Json:
     held = shard.spectators.dictionary
     return {
         **plain(shard_of(shard)),
-        "modes": list(shard.modes),
+        "modes": modes_of(shard),
         "card": card_of(shard),
         "chains": chains_of(shard),
         "refused": shard.spectators.refused,

@@ -29,7 +29,14 @@ POSITIONS = 20
 def history_of(shard: Shard) -> Json:
     """The past of a shard, column by column."""
     points = shard.spectators.past.points[:]
-    return {"modes": list(shard.modes), "spacing": shard.spectators.past.spacing, "points": rows(points)}
+    return {"modes": modes_of(shard), "spacing": shard.spectators.past.spacing, "points": rows(points)}
+
+
+def modes_of(shard: Shard) -> list[str]:
+    """The names of the modes as views have them: those that tensors brought along, too."""
+    held, groups = shard.spectators.dictionary, shard.plan.layout.groups if shard.plan.layout else None
+    names = (held.axes if held else None) or shard.plan.axes or [f"mode {i + 1}" for i in range(len(shard.plan.shape))]
+    return [" × ".join(names[i] for i in group) for group in groups or [(i,) for i in range(len(names))]]
 
 
 def rows(points: Sequence[Point]) -> list[Json]:

@@ -9,7 +9,7 @@
 /api/events           how things are, every second, as server-sent events
 
 All but the first two take `?shard=`; without it, the first that this process writes is meant. Texts from messages are
-JSON here, and text in the page; its policy forbids scripts, styles and requests that are not our own.
+JSON here, and text in the page; its policy forbids scripts, style sheets and requests that are not our own.
 """
 
 import time
@@ -27,9 +27,11 @@ from stream_ocpdl.page.live import DRAWN, Gallery, history_of, letters_of
 from stream_ocpdl.page.serving import Files
 
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self';"
-    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self' data:;"
+    " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+"""Plotly sets attributes of style, which run nothing; its style sheets, too, are our own (static/plotly.css)."""
+
 GUARDED = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",

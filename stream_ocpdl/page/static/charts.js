@@ -7,9 +7,9 @@ function property(name) {
 }
 
 function layout(figure) {
-  const axis = (title, log) => ({
+  const axis = (title, log, dates = false) => ({
     title: { text: title, standoff: 6 },
-    type: log ? "log" : "linear",
+    type: log ? "log" : dates ? "date" : "linear",
     gridcolor: property("--edge"),
     linecolor: property("--edge"),
     zeroline: false,
@@ -27,7 +27,7 @@ function layout(figure) {
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
     hovermode: "x unified",
     hoverlabel: { bgcolor: property("--raised"), font: { color: property("--text") } },
-    xaxis: axis(figure.x, figure.log.includes("x")),
+    xaxis: axis(figure.x, figure.log.includes("x"), figure.dates),
     yaxis: axis(figure.y, figure.log.includes("y")),
   };
 }

@@ -189,7 +189,4 @@ place("atom").addEventListener("click", (event) => { // beside it
 });
 
 document.addEventListener("visibilitychange", connect);
-document.addEventListener("securitypolicyviolation", (event) => {
-  document.documentElement.dataset.forbidden = `${event.violatedDirective} ${event.blockedURI}`;
-});
 connect();

@@ -17,9 +17,9 @@ export function make(name, className = "", content = "") {
 /** A number for people: four digits, thousands apart, or a dash. */
 export function number(value, digits = 4) {
   if (typeof value !== "number") return "–";
-  if (Number.isInteger(value) && Math.abs(value) < 1e9) return value.toLocaleString("en").replaceAll(",", " ");
+  if (Number.isInteger(value) && Math.abs(value) < 1e9) return value.toLocaleString("en").replaceAll(",", "\u202f");
   if (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e6)) return value.toExponential(digits - 2);
-  return Number(value.toPrecision(digits)).toLocaleString("en", { maximumFractionDigits: 8 }).replaceAll(",", " ");
+  return Number(value.toPrecision(digits)).toLocaleString("en", { maximumFractionDigits: 8 }).replaceAll(",", "\u202f");
 }
 
 const percent = (x) => (x === null ? "–" : x >= 0.0995 ? `${Math.round(100 * x)} %` : `${(100 * x).toFixed(1)} %`);
@@ -34,11 +34,11 @@ export function tiles(status, rate) {
   const dead = sum(status.dead_letters);
   const found = [
     ["step t", number(status.step), status.epoch ? `epoch ${status.epoch}` : status.doing],
-    ["tensors seen", number(status.seen_tensors), `${number(status.tensors)} in this life`],
-    ["tensors a second", number(rate, 3), `weight ${number(status.weight, 3)}`],
-    ["lag", number(lag), lag === null ? "records, not known yet" : `records, ${number(status.lag_seconds, 2)} s`],
-    ["surrogate loss", number(status.surrogate_loss), "f̂ of a tensor"],
-    ["prequential loss", number(status.prequential_loss), "before it is learned"],
+    ["tensors seen", number(status.seen_tensors), `${number(status.tensors)} this life`],
+    ["tensors/s", number(rate, 3), `weight ${number(status.weight, 2)}`],
+    ["lag", number(lag), lag === null ? "not known yet" : `records, ${number(status.lag_seconds, 2)} s`],
+    ["surrogate loss", number(status.surrogate_loss), "of a tensor"],
+    ["prequential", number(status.prequential_loss), "before learning"],
     ["zeros in codes", percent(status.code_zeros_ratio), `${number(status.dead_atoms)} dead atoms`],
     ["dead letters", number(dead), "since it began", dead > 0],
     ["checkpoint", number(status.checkpoint_step), age(status.checkpoint_age_seconds)],
@@ -58,15 +58,13 @@ function age(seconds) {
 
 /** What is known of an atom beside its picture. */
 function facts(atom) {
+  const lately = atom.lately === null ? "" : `lately ${percent(atom.lately)}`;
   const old = `${atom.at_least ? "at least " : ""}${number(atom.age)} step${atom.age === 1 ? "" : "s"} old`;
-  const drift = atom.drift === null ? "" : atom.drift < 0.005 ? ", at rest" : `, turned by ${number(atom.drift, 2)}°`;
-  return old + drift;
+  const drift = atom.drift === null ? "" : atom.drift < 0.005 ? "at rest" : `turned by ${number(atom.drift, 2)}°`;
+  return [lately, old, drift].filter(Boolean);
 }
 
-function use(atom) {
-  const lately = atom.lately === null ? "" : `, lately ${percent(atom.lately)}`;
-  return (atom.dead ? "dead" : `use ${percent(atom.use)}`) + lately;
-}
+const use = (atom) => (atom.dead ? "dead" : `use ${percent(atom.use)}`);
 
 /** The atoms; cards stay where they are, so that the focus does, and are filled anew. */
 export function dictionary(found, choose) {
@@ -103,8 +101,8 @@ function fill(node, atom) {
   node.querySelector("strong").textContent = `atom ${atom.atom}`;
   node.querySelector(".atom-head span").textContent = use(atom);
   node.querySelector(".meter div").style.width = `${100 * Math.min(1, atom.use)}%`;
-  node.querySelector(".atom-facts").textContent = facts(atom);
-  node.setAttribute("aria-label", `atom ${atom.atom}: ${use(atom)}, ${facts(atom)}. Show who used it`);
+  node.querySelector(".atom-facts").replaceChildren(...facts(atom).map((fact) => make("span", "", fact)));
+  node.setAttribute("aria-label", `atom ${atom.atom}: ${[use(atom), ...facts(atom)].join(", ")}. Show who used it`);
   drawAtom(atom, node.querySelector(".atom-views"));
 }
 
@@ -122,7 +120,7 @@ export function atom(found) {
   const window_ = found.window ? `the last ${number(found.window.tensors)} tensors` : "no tensors so far";
   const said = `Of ${window_}, those in which it is strongest. See one with: stream-ocpdl explain`;
   place("atom-body").replaceChildren(
-    make("p", "", `${use(found)}; ${facts(found)}; after step ${number(found.t)}.`),
+    make("p", "", `${[use(found), ...facts(found)].join(", ")}; after step ${number(found.t)}.`),
     views, make("h3", "", "Who used it"), make("p", "faint", said), list,
   );
 }
@@ -148,15 +146,18 @@ export function curves(points, modes) {
     curve("surrogate f̂", t, positive(points.map((p) => p.surrogate)), 0),
     curve("prequential", t, positive(points.map((p) => p.prequential)), 1),
   ];
+  const radius = (i) => positive(points.map((p) => p.radii?.[i]));
+  const one = points.every((p) => p.radii.every((r) => r === p.radii[0])); // then it is drawn once
   const moves = modes.flatMap((mode, i) => [
-    curve(`moved, ${mode}`, t, positive(points.map((p) => p.movements?.[i])), i),
-    curve(`radius, ${mode}`, t, positive(points.map((p) => p.radii?.[i])), i, true),
+    curve(mode, t, positive(points.map((p) => p.movements[i])), i),
+    ...(one ? [] : [curve(`radius, ${mode}`, t, radius(i), i, true)]),
   ]);
+  if (one) moves.push(curve("radius", t, radius(0), 7, true));
   const rates = points.map((p, k) => rate(points, k));
   chart({ x: "step", y: "loss of a tensor", log: "y", curves: loss }, place("losses"));
-  chart({ x: "step", y: "‖U_t − U_t₋₁‖", log: "xy", curves: moves }, place("movements"));
-  chart({ x: "time", y: "tensors/s", log: "", curves: [curve("tensors/s", at, rates, 0)] }, place("throughput"));
-  chart({ x: "time", y: "records", log: "", curves: [curve("lag", at, points.map((p) => p.lag), 1)] }, place("lag"));
+  chart({ x: "step", y: "movement", log: "xy", curves: moves }, place("movements"));
+  chart({ x: "time", y: "tensors/s", log: "", dates: true, curves: [curve("tensors/s", at, rates, 0)] }, place("throughput"));
+  chart({ x: "time", y: "records", log: "", dates: true, curves: [curve("lag", at, points.map((p) => p.lag), 1)] }, place("lag"));
 }
 
 /** Tensors a second up to a point: over the points of at least the two seconds before it. */
@@ -164,7 +165,7 @@ export function rate(points, k) {
   let first = k;
   while (first > 0 && points[k].at - points[first].at < 2 && points[first - 1].tensors <= points[k].tensors) first--;
   const seconds = points[k].at - points[first].at;
-  return seconds > 0 ? (points[k].tensors - points[first].tensors) / seconds : null;
+  return seconds > 0.5 ? (points[k].tensors - points[first].tensors) / seconds : null;
 }
 
 // ── the theorem, chains, dead letters ───────────────────────────────────────────────────────────────────────────
