@@ -86,7 +86,6 @@ class Spectators:
         self.past = Past()
         self.letters: deque[Letter] = deque(maxlen=LETTERS)
         self.refused = 0
-        self.coded: deque[Coded] = deque()
         self.snapshots: tuple[tuple[int, bytes], ...] = ()
         """The last two, with their steps."""
         self.dictionary: Dictionary | None = None
@@ -96,6 +95,7 @@ class Spectators:
         """The step of each atom's last revival since then."""
         self._plan, self._lag, self._now, self._wall = plan, lag, now, wall
         self._room = max(1, min(ROWS, BYTES // (8 * plan.problem.rank)))
+        self._coded: deque[tuple[int, tuple[Position, ...], Array]] = deque()
         self._rows, self._t, self._learned = 0, 0, 0
         self._pipeline: Pipeline | None = None
         self._until = self._next = self._lagged = -inf
@@ -104,6 +104,11 @@ class Spectators:
     def look(self) -> None:
         """Somebody looks. This is the only thing here that readers write."""
         self._until = self._now() + GAZE
+
+    @property
+    def coded(self) -> list[Coded]:
+        """The codes of the last steps, the oldest first."""
+        return [Coded(*one) for one in self._coded.copy()]
 
     # ── by the thread that learns ──────────────────────────────────────────────────────────────────────────────
 
@@ -131,26 +136,24 @@ class Spectators:
         step = outcome.step
         if step is None:
             return
-        if step.t <= self._t:
-            self._went_back(step.t)
-        self._t, self._pipeline = step.t, pipeline
-        self._learned += len(step.codes)
-        self._keep(Coded(step.t, outcome.positions, step.codes))
+        t, H = step.t, step.coding.H
+        if t <= self._t:
+            self._went_back(t)
+        self._t, self._pipeline = t, pipeline
+        self._learned += len(H)
+        self._rows += len(H)
+        self._coded.append((t, outcome.positions, H))
+        while self._rows > self._room and len(self._coded) > 1:
+            self._rows -= len(self._coded.popleft()[2])
         if step.revived:
-            self.revived.update(dict.fromkeys(step.revived, step.t))
-        if shown(self._plan, step.t):
-            self._keep_snapshot(step.t, outcome)
+            self.revived.update(dict.fromkeys(step.revived, t))
+        if shown(self._plan, t):
+            self._keep_snapshot(t, outcome)
         now = self._now()
         if now >= self.past.due:
             self.past.add(self._point(step, now), now)
         if self._next <= now < self._until:
             self._copy(pipeline, now)
-
-    def _keep(self, coded: Coded) -> None:
-        self.coded.append(coded)
-        self._rows += len(coded.H)
-        while self._rows > self._room and len(self.coded) > 1:
-            self._rows -= len(self.coded.popleft().H)
 
     def _keep_snapshot(self, t: int, outcome: Outcome) -> None:
         value = next((output.value for output in reversed(outcome.outputs) if output.stream == "snapshots"), None)
@@ -193,5 +196,5 @@ class Spectators:
         self.past.forget_from(t)
         self.snapshots = tuple(one for one in self.snapshots if one[0] < t)
         self.revived = {r: born for r, born in self.revived.items() if born < t}
-        self.coded.clear()
+        self._coded.clear()
         self._rows = 0

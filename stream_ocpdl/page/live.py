@@ -87,7 +87,7 @@ class Gallery:
             return None
         told = next(one for one in self._told(shard, held) if one["atom"] == r)
         [drawn] = pictures(shard.plan, held, [r])
-        coded, norms = list(shard.spectators.coded), np.sqrt(energies(held, np.ones(len(held.uses))))
+        coded, norms = shard.spectators.coded, np.sqrt(energies(held, np.ones(len(held.uses))))
         return {**_standing(shard, held), **told, **drawn, "positions": users(coded, norms, r, shard.plan.topic)}
 
     def _told(self, shard: Shard, held: Dictionary) -> list[Json]:
@@ -101,7 +101,7 @@ class Gallery:
 
 def _standing(shard: Shard, held: Dictionary) -> Json:
     """Of which moment a dictionary is, and what its numbers were taken from."""
-    coded, older = list(shard.spectators.coded), shard.spectators.snapshots[:1]
+    coded, older = shard.spectators.coded, shard.spectators.snapshots[:1]
     window = {"tensors": sum(len(one.H) for one in coded), "first": coded[0].t, "last": coded[-1].t} if coded else None
     return {
         "t": held.t,
@@ -126,7 +126,7 @@ def outward(plan: Plan, held: Dictionary) -> Sequence[Array]:
 
 def numbers(plan: Plan, seen: Spectators, held: Dictionary) -> list[Json]:
     """Use, age and drift of every atom, the most used first."""
-    e, lately, drift = energies(held, held.uses), recent(list(seen.coded), held), drifted(plan, seen, held)
+    e, lately, drift = energies(held, held.uses), recent(seen.coded, held), drifted(plan, seen, held)
     total, dead = float(e.sum()), e < DEAD * e.mean()
     found = []
     for r in np.argsort(-e, kind="stable").tolist():
