@@ -175,7 +175,8 @@ def test_by_keyboard(browser, life):
     used = [(h[r], place) for one in coded for place, h in zip(one.positions, one.H, strict=True)]
     strongest = max(used)[1]
 
-    assert rows[0][:3] == ["input", str(strongest.partition), str(strongest.offset)]
+    assert rows[0][:2] == [str(strongest.partition), str(strongest.offset)]
+    assert "tensors of input" in browser.run("return document.querySelector('#atom-body').textContent")
     browser.key("Escape", 27)
     assert browser.until("return !document.querySelector('#atom').open")
     assert browser.run("return Number(document.activeElement.dataset.atom)") == r

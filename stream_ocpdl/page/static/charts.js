@@ -28,7 +28,7 @@ function layout(figure) {
     hovermode: "x unified",
     hoverlabel: { bgcolor: property("--raised"), font: { color: property("--text") } },
     xaxis: axis(figure.x, figure.log.includes("x"), figure.dates),
-    yaxis: axis(figure.y, figure.log.includes("y")),
+    yaxis: { ...axis(figure.y, figure.log.includes("y")), rangemode: figure.dates ? "tozero" : "normal" },
   };
 }
 

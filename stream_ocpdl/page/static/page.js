@@ -91,13 +91,14 @@ function frame(found) {
 function shard(found) {
   const status = found.status, many = found.count > 1 ? `, shard ${found.shard} of ${found.count}` : "";
   place("standing").textContent = `${found.role}${many} · ${status.doing} · step ${panels.number(status.step)}`;
+  const renamed = now.modes.join() !== status.modes.join(); // names may come with the first tensors
   now.modes = status.modes;
   if (!now.known) history();
   append(found.points);
   const rate = now.points.length ? panels.rate(now.points, now.points.length - 1) : null;
   const stale = now.points.length && found.at - now.points.at(-1).at > 5; // nothing was learned for a while
   panels.tiles(status, stale ? 0 : rate);
-  if (found.points.length) panels.curves(now.points, now.modes);
+  if (found.points.length || renamed) panels.curves(now.points, now.modes);
   const card = JSON.stringify([status.card, status.chains]);
   if (card !== now.card) {
     now.card = card;
@@ -170,6 +171,7 @@ function choices(found) {
 
 place("shard").addEventListener("change", (event) => {
   Object.assign(now, { shard: event.target.value, points: [], known: false, dictionary: "", drawnAt: 0, refused: -1, card: "" });
+  panels.curves([], []);
   connect();
 });
 

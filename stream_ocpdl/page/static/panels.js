@@ -112,13 +112,15 @@ export function atom(found) {
   const views = make("div", "atom-large");
   drawAtom(found, views);
   const rows = found.positions.map((one) => [
-    [one.topic], [one.partition, "number"], [one.offset, "number"], [number(one.step), "number"],
+    [one.partition, "number"], [one.offset, "number"], [number(one.step), "number"],
     [number(one.code, 3), "number"], [percent(one.share), "number"],
   ]);
-  const heads = ["topic", "partition", "offset", "step", "code", "share of the tensor"];
-  const list = rows.length ? make("div", "scroll", [table(heads, rows)]) : make("p", "faint", "None of them.");
-  const window_ = found.window ? `the last ${number(found.window.tensors)} tensors` : "no tensors so far";
-  const said = `Of ${window_}, those in which it is strongest. See one with: stream-ocpdl explain`;
+  const heads = ["partition", "offset", "step", "code", "share"], topic = found.positions[0]?.topic ?? "";
+  const list = rows.length ? make("div", "scroll", [table(heads, rows)]) : make("p", "", "None did.");
+  const said = found.window
+    ? `Of the last ${number(found.window.tensors)} tensors of ${topic}, those in which it is strongest, and its share ` +
+      "in their energy. What became of one: stream-ocpdl explain."
+    : "Nothing was learned since the service began.";
   place("atom-body").replaceChildren(
     make("p", "", `${[use(found), ...facts(found)].join(", ")}; after step ${number(found.t)}.`),
     views, make("h3", "", "Who used it"), make("p", "faint", said), list,
@@ -138,9 +140,25 @@ function table(heads, rows, className = "") {
 const curve = (name, x, y, colour, dashed = false) => ({ name, x, y, colour, dashed });
 const positive = (values) => values.map((value) => (value > 0 ? value : null)); // a logarithm has nothing else
 
-/** All curves, if the library is there. */
+const CURVES = ["losses", "movements", "throughput", "lag"];
+
+/** In place of curves, why there are none. */
+function without(reason) {
+  for (const element of CURVES.map(place)) {
+    window.Plotly?.purge(element);
+    element.replaceChildren(make("p", "faint", reason));
+    element.dataset.empty = "";
+  }
+}
+
+/** All curves, if the library is there, and anything to draw. */
 export function curves(points, modes) {
-  if (!window.Plotly) return;
+  if (!window.Plotly) return without("Curves are drawn by Plotly, which this service does not have: pip install plotly");
+  if (!points.length) return without("Nothing was learned yet.");
+  for (const element of CURVES.map(place).filter((one) => "empty" in one.dataset)) {
+    element.replaceChildren();
+    delete element.dataset.empty;
+  }
   const t = points.map((p) => p.t), at = points.map((p) => new Date(1000 * p.at));
   const loss = [
     curve("surrogate f̂", t, positive(points.map((p) => p.surrogate)), 0),
@@ -157,7 +175,8 @@ export function curves(points, modes) {
   chart({ x: "step", y: "loss of a tensor", log: "y", curves: loss }, place("losses"));
   chart({ x: "step", y: "movement", log: "xy", curves: moves }, place("movements"));
   chart({ x: "time", y: "tensors/s", log: "", dates: true, curves: [curve("tensors/s", at, rates, 0)] }, place("throughput"));
-  chart({ x: "time", y: "records", log: "", dates: true, curves: [curve("lag", at, points.map((p) => p.lag), 1)] }, place("lag"));
+  const lag = points.map((p) => p.lag);
+  return chart({ x: "time", y: "records", log: "", dates: true, curves: [curve("lag", at, lag, 1)] }, place("lag"));
 }
 
 /** Tensors a second up to a point: over the points of at least the two seconds before it. */
