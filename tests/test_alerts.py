@@ -13,8 +13,8 @@ from stream_ocpdl.cli import main
 from stream_ocpdl.observe.alerts import ALERTS
 from stream_ocpdl.observe.board import Shard
 from stream_ocpdl.observe.catalogue import series
-from stream_ocpdl.observe.endpoints import shard_of
 from stream_ocpdl.observe.silence import FORGOTTEN, PATIENCE, Silence
+from stream_ocpdl.observe.status import shard_of
 from tests.fakes import World, serve
 from tests.reference import MANIFEST, ROOT, RULES
 from tests.test_pipeline import PACE, inputs, plan
