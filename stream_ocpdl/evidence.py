@@ -70,8 +70,9 @@ def examine(connection: Connection, settings: Settings) -> Evidence:
     check(committed(connection, settings.model, settings.topic) == resume, "positions are the journal's")
     for number, shard in enumerate(shards):
         where = f" (shard {number})" if settings.shards > 1 else ""
-        check(shard.newest.link == shard.progress.link, f"the newest checkpoint is of the last step{where}")
-        same = shard.newest.sha256 == shard.progress.state.digest()
+        link, digest = (shard.newest.link, shard.newest.sha256) if shard.newest else ("", "")
+        check(link == shard.progress.link, f"the newest checkpoint is of the last step{where}")
+        same = digest == shard.progress.state.digest()
         check(same, f"the state of the newest checkpoint is that of a replay of the journal{where}")
     return found
 
@@ -83,8 +84,8 @@ class Replayed:
     progress: Progress
     expected: "Expected"
     records: list[JournalRecord]
-    newest: Manifest
-    """The newest checkpoint that it wrote."""
+    newest: Manifest | None
+    """The newest checkpoint that it wrote, if any is there."""
 
 
 def _replay(connection: Connection, settings: Settings, shard: int) -> Replayed:
@@ -98,7 +99,8 @@ def _replay(connection: Connection, settings: Settings, shard: int) -> Replayed:
         wanted = Expected(plan, source.identity)
         found = replay_all(plan, Recovery(source, journal, NoStore(), lambda _: None, wanted.after_record))
     records = [JournalRecord.from_bytes(value) for _, value in journal.read()]
-    return Replayed(found.progress, wanted, records, next(store.candidates()).manifest)
+    newest = next(store.candidates(), None)
+    return Replayed(found.progress, wanted, records, newest and newest.manifest)
 
 
 class Expected:
