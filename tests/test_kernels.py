@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream_ocpdl.ocpdl import aggregates, blocks, contraction, kernels, lanes, panels, rows
+from stream_ocpdl.ocpdl import aggregates, blocks, contraction, kernels, lanes, onerow, panels, rowgroup, rows
 from stream_ocpdl.ocpdl.quadratic import objective
 from stream_ocpdl.ocpdl.workers import Workers
 from tests import laws, paper
@@ -18,7 +18,7 @@ SHAPES = [(7,), (4, 6), (3, 5, 2), (2, 3, 4, 2), (1, 1), (300, 3), (3, 700)]
 def mode(request, monkeypatch):
     """Run every kernel as Numba made it, and again as Python reads it."""
     if request.param == "interpreted":
-        for module in (kernels, rows, blocks, contraction):
+        for module in (kernels, rows, rowgroup, onerow, blocks, contraction):
             for name, function in list(vars(module).items()):
                 if hasattr(function, "py_func"):
                     monkeypatch.setattr(module, name, function.py_func)
@@ -160,7 +160,7 @@ def alone(Q, L, start, upper=np.inf, tolerance=1e-12):
     rows.to_unit_diagonal(Q, upper, S, unit, inverse, bound)
     Y, rounds = start.copy(), np.zeros(len(L), np.int64)
     for i in range(len(L)):
-        rows.solve_row(i, S, unit, inverse, bound, L, upper, tolerance, Y, rounds)
+        onerow.solve_row(i, S, unit, inverse, bound, L, upper, tolerance, Y, rounds)
     return Y, rounds
 
 
@@ -204,7 +204,7 @@ def test_rows_in_lanes_are_minimisers(problem):
     Q, L, _, upper = problem
     (Y, rounds), (Z, _) = solved(*problem), alone(*problem)
 
-    assert (rounds < rows.most_rounds(len(Q))).all()
+    assert (rounds < onerow.most_rounds(len(Q))).all()
     assert Y.min() >= 0
     assert Y.max() <= upper
     for point in (Y, Z):

@@ -10,9 +10,10 @@ from math import inf
 
 import numpy as np
 
-from stream_ocpdl.ocpdl import kernels, panels, rows
+from stream_ocpdl.ocpdl import kernels, panels
 from stream_ocpdl.ocpdl.arrays import Array, Indices
 from stream_ocpdl.ocpdl.constraints import Columns, NonnegativeColumns
+from stream_ocpdl.ocpdl.onerow import column_curvature, factor_face, solve_factored
 from stream_ocpdl.ocpdl.quadratic import Solution, Solver, half_gradient, largest_diagonal, moved, norm
 
 CLOSE = 1e-12
@@ -116,9 +117,9 @@ def priced_columns(
 def newton_step(curvature: Array, slack: Array, free: Indices) -> Array:
     """The step of the multipliers that would bring the free columns' norms to the bound."""
     work, step = np.empty_like(curvature), np.zeros(len(curvature))
-    if rows.factor_face(curvature, free, work):
+    if factor_face(curvature, free, work):
         d = 0.5 * slack[free]
-        rows.solve_factored(work, d)
+        solve_factored(work, d)
         step[free] = d
     return step
 
@@ -126,16 +127,16 @@ def newton_step(curvature: Array, slack: Array, free: Indices) -> Array:
 def curvature_of_faces(Q: Array, Y: Array) -> Array:
     """Where the face of a row is its support."""
     out = np.empty_like(Q)
-    rows.column_curvature(Q, Y, out)
+    column_curvature(Q, Y, out)
     return out
 
 
 def curvature_of_all(Q: Array, Y: Array) -> Array:
     """Where every row is free as a whole: Q⁻¹ ⊙ YᵀY."""
     work, inverse = np.empty_like(Q), np.eye(len(Q))
-    if rows.factor_face(Q, np.arange(len(Q)), work):
+    if factor_face(Q, np.arange(len(Q)), work):
         for row in inverse:
-            rows.solve_factored(work, row)
+            solve_factored(work, row)
     out = np.empty_like(Q)
     panels.gram(np.ascontiguousarray(Y), out)
     return np.asarray(inverse * out)

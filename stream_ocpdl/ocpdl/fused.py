@@ -16,8 +16,9 @@ import numpy as np
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
 from stream_ocpdl.ocpdl.compiled import kernel
 from stream_ocpdl.ocpdl.kernels import all_good, distance, fold_first, inner, pull_left, pulled, scan
+from stream_ocpdl.ocpdl.onerow import most_rounds
 from stream_ocpdl.ocpdl.panels import absorb_and_fold, add_product, correlate, gram, multiply, turned, turned_in_lanes
-from stream_ocpdl.ocpdl.rows import most_rounds, solve_rows
+from stream_ocpdl.ocpdl.rows import solve_rows
 from stream_ocpdl.ocpdl.solvers import FLAT, ROUNDING
 
 NORMS, SIGNED, SPARSITY, RIDGE, UPPER, TOLERANCE = range(6)

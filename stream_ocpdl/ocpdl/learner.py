@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from stream_ocpdl.errors import NumericError
-from stream_ocpdl.ocpdl import fused, kernels, onepass, rows, small, sparse
+from stream_ocpdl.ocpdl import fused, kernels, onepass, small, sparse
 from stream_ocpdl.ocpdl.aggregates import (
     SMALL,
     Aggregates,
@@ -33,6 +33,7 @@ from stream_ocpdl.ocpdl.blocks import Blocks, Folded
 from stream_ocpdl.ocpdl.coding import solve_codes
 from stream_ocpdl.ocpdl.entries import AnyBatch, SparseBatch, are_few, collect, open_batch, read_batch
 from stream_ocpdl.ocpdl.missing import complete, encode_observed
+from stream_ocpdl.ocpdl.onerow import most_rounds
 from stream_ocpdl.ocpdl.problem import Problem, Sets
 from stream_ocpdl.ocpdl.quadratic import Solution, objective, product
 from stream_ocpdl.ocpdl.results import Coding, Step, Update, Updated
@@ -227,7 +228,7 @@ def encode(
         H[gaps], losses[gaps], more = encode_observed(problem, sets.h_max, loadings, batch, workers)
         rounds = max(rounds, more)
     at_bound = int(np.count_nonzero(np.abs(H) >= sets.h_max))
-    return Coding(H, losses, at_bound, rounds, rounds < rows.most_rounds(problem.rank))
+    return Coding(H, losses, at_bound, rounds, rounds < most_rounds(problem.rank))
 
 
 def update_loadings(

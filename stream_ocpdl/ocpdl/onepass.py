@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stream_ocpdl.errors import NumericError
-from stream_ocpdl.ocpdl import kernels, rows, sparse
+from stream_ocpdl.ocpdl import kernels, sparse
 from stream_ocpdl.ocpdl.aggregates import (
     Aggregates,
     Intermediate,
@@ -54,6 +54,7 @@ from stream_ocpdl.ocpdl.compiled import kernel, part
 from stream_ocpdl.ocpdl.constraints import NonnegativeBall
 from stream_ocpdl.ocpdl.entries import AnyBatch, SparseBatch
 from stream_ocpdl.ocpdl.lanes import GROUP, aligned, fma, load_some, spread, store_some, total
+from stream_ocpdl.ocpdl.onerow import most_rounds
 from stream_ocpdl.ocpdl.problem import Problem, Sets
 from stream_ocpdl.ocpdl.quadratic import Solution, largest_diagonal, objective
 from stream_ocpdl.ocpdl.rows import solve_rows
@@ -276,7 +277,7 @@ class Last:
         size, moved, left = (sqrt(value) if value >= 0.0 else inf for value in out.sums.sum(axis=0)[: LEFT + 1])
         used = kernels.largest(out.rounds)
         inside = size <= self.C.bound * (1.0 + ROUNDING) and moved <= self.radius * (1.0 + ROUNDING)
-        settled = used < rows.most_rounds(len(self.A)) and left <= 0.1 * self.tolerance * size
+        settled = used < most_rounds(len(self.A)) and left <= 0.1 * self.tolerance * size
         return Solution(out.Y, used) if inside and settled else None
 
 

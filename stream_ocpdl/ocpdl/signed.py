@@ -18,7 +18,7 @@ import numpy as np
 
 from stream_ocpdl.ocpdl.arrays import Array, Indices
 from stream_ocpdl.ocpdl.compiled import kernel
-from stream_ocpdl.ocpdl.rows import factor_face, gradient, most_rounds, solve_factored
+from stream_ocpdl.ocpdl.onerow import factor_face, gradient, most_rounds, solve_factored
 
 ROUNDING = 2.3e-16
 """Of a residual, relative to its row, for each of R terms: no tolerance can be finer."""

@@ -11,13 +11,13 @@ from math import inf
 
 import numpy as np
 
-from stream_ocpdl.ocpdl import kernels, rows
+from stream_ocpdl.ocpdl import kernels
 from stream_ocpdl.ocpdl.arrays import Array, Indices
 from stream_ocpdl.ocpdl.columns import on_live_columns
 from stream_ocpdl.ocpdl.compiled import kernel
 from stream_ocpdl.ocpdl.constraints import Simplex
+from stream_ocpdl.ocpdl.onerow import column_curvature, factor_face, solve_factored
 from stream_ocpdl.ocpdl.quadratic import Solution, Solver, half_gradient, largest_diagonal, moved, objective
-from stream_ocpdl.ocpdl.rows import factor_face, solve_factored
 from stream_ocpdl.ocpdl.simplex import project_column
 
 PRICES, ROUNDS, STEPS = 40, 40, 60
@@ -82,7 +82,7 @@ def price_step(Q: Array, load: Array, Y: Array, lack: Array, total: float) -> Ar
     curvature, work, step = np.empty_like(Q), np.empty_like(Q), np.zeros(len(Q))
     empty = ~(Y > 0.0).any(axis=0)
     filled = np.flatnonzero(~empty).astype(np.int64)
-    rows.column_curvature(Q, (Y > 0.0).astype(np.float64), curvature)  # Σᵢ Q[Fᵢ, Fᵢ]⁻¹
+    column_curvature(Q, (Y > 0.0).astype(np.float64), curvature)  # Σᵢ Q[Fᵢ, Fᵢ]⁻¹
     if filled.size > 0 and factor_face(curvature, filled, work):
         d = lack[filled]
         solve_factored(work, d)

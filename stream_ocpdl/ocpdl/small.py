@@ -16,9 +16,9 @@ from stream_ocpdl.ocpdl import arrays, fused
 from stream_ocpdl.ocpdl.aggregates import SMALL, Aggregates, first_group
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
 from stream_ocpdl.ocpdl.batch import NORMS, Batch
+from stream_ocpdl.ocpdl.onerow import most_rounds
 from stream_ocpdl.ocpdl.problem import Problem, Sets
 from stream_ocpdl.ocpdl.results import Coding
-from stream_ocpdl.ocpdl.rows import most_rounds
 from stream_ocpdl.ocpdl.state import State
 
 SMALL_B = 1_000_000

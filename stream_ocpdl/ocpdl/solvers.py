@@ -29,6 +29,7 @@ from stream_ocpdl.ocpdl.constraints import (
     Simplex,
 )
 from stream_ocpdl.ocpdl.lanes import GROUP
+from stream_ocpdl.ocpdl.onerow import most_rounds
 from stream_ocpdl.ocpdl.quadratic import (
     Solution,
     Solver,
@@ -133,7 +134,7 @@ def box_solver(upper: float, tolerance: float, workers: Workers = SERIAL) -> Sol
         Y, rounds = start.copy(), np.zeros(len(start), np.int64)
         workers.run(rows.solve_rows, len(Y), 5.0 * Q.size, Q, L, upper, tolerance, Y, rounds, grain=GROUP)
         used = kernels.largest(rounds)
-        return Solution(Y, used, settled=used < rows.most_rounds(len(Q)))
+        return Solution(Y, used, settled=used < most_rounds(len(Q)))
 
     return solve
 
@@ -148,7 +149,7 @@ def signed_solver(
         cost = Q.size * (5.0 + len(Q) / 3)
         workers.run(solve_signed, len(Y), cost, Q, L, lower, upper, price, tolerance, Y, rounds)
         used = kernels.largest(rounds)
-        return Solution(Y, used, settled=used < rows.most_rounds(len(Q)))
+        return Solution(Y, used, settled=used < most_rounds(len(Q)))
 
     return solve
 
