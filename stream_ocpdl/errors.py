@@ -19,7 +19,7 @@
 `exit_code` is what a command ends with:
 
     0   done, or stopped as it was asked to
-    1   a bug, or promises that `verify` found broken
+    1   a bug, or promises that `verify`, `replay` or the demo found broken
     2   a setting: the command line, a file, the environment, a topic that is not as it must be
     3   the data
     4   the history: journal, checkpoints and settings do not belong together, or input is gone

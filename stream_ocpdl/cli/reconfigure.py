@@ -1,5 +1,6 @@
 """`stream-ocpdl reconfigure`: other penalties, weights or radius for a model that is running."""
 
+import json
 import uuid
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from stream_ocpdl.stream.messages import JournalRecord, Request
 @click.option("--weights", help="The schedule: 'power 0.76', 'power 0.75 0.6', 'balanced', 'constant 0.05'.")
 @click.option("--radius", help="c′: a number, 'auto', or 'none' for no limit.")
 @click.option("--wait", type=click.FloatRange(0), default=60, show_default=True, help="Seconds to wait for the answer.")
+@click.option("--json", "as_json", is_flag=True, help="What it has now as JSON, a line for each shard.")
 def reconfigure(
     config: Path | None,
     overrides: tuple[str, ...],
@@ -28,6 +30,7 @@ def reconfigure(
     weights: str | None,
     radius: str | None,
     wait: float,
+    as_json: bool,
 ) -> None:
     """Give a running model other terms from its next step on. What is not named stays.
 
@@ -51,7 +54,13 @@ def reconfigure(
     for shard in range(settings.shards):
         name = settings.model if settings.shards == 1 else f"{settings.model}, shard {shard}"
         request = Request(uuid.uuid4().hex, "reconfigure", change)
-        tell(name, ask(connection, settings.topics(), request, wait, shard), change)
+        record = ask(connection, settings.topics(), request, wait, shard)
+        if as_json:
+            terms = record.terms._asdict() if record.terms else {}
+            told = {"model": settings.model, "shard": shard, "step": record.t, "epoch": record.epoch or 0}
+            click.echo(json.dumps(told | {"terms": terms, "new": sorted(change)}))
+        else:
+            tell(name, record, change)
 
 
 def tell(name: str, record: JournalRecord, change: dict[str, Any]) -> None:

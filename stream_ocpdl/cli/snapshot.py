@@ -262,8 +262,15 @@ def comparison(told: dict[str, Any]) -> list[str]:
 @click.option("--epoch", type=click.IntRange(0), help="Of that step; without it the newest epoch that has it.")
 @click.option("--wait", type=click.FloatRange(0), default=60, show_default=True, help="Seconds to wait for the answer.")
 @with_shard
+@AS_JSON
 def rollback(
-    config: Path | None, overrides: tuple[str, ...], to_step: int, epoch: int | None, wait: float, shard: int
+    config: Path | None,
+    overrides: tuple[str, ...],
+    to_step: int,
+    epoch: int | None,
+    wait: float,
+    shard: int,
+    as_json: bool,
 ) -> None:
     """Give a running model the state that it had after an earlier step, any that `replay --window` shows.
 
@@ -282,6 +289,10 @@ def rollback(
         raise LineageError(f"{topics.journal} has no such step; it stands at step {now.t} of epoch {now.epoch}")
     request = Request(uuid.uuid4().hex, "rollback", t=to_step, epoch=meant[-1].epoch, present=now.epoch)
     record = ask(connection, topics, request, wait, shard)
+    if as_json:
+        told = {"model": settings.model, "shard": shard, "step": to_step, "of_epoch": meant[-1].epoch}
+        click.echo(json.dumps(told | {"epoch": record.epoch, "digest": record.state}))
+        return
     click.echo(
         f"{settings.model}: back to step {to_step} of epoch {meant[-1].epoch}; it goes on as epoch {record.epoch}\n"
         f"digest {record.state}"
