@@ -25,7 +25,7 @@ from stream_ocpdl.observe.server import Server
 from stream_ocpdl.observe.statistics import Client
 from stream_ocpdl.observe.watched import WatchedOutbox, WatchedStore
 from stream_ocpdl.stream.kafka import create_topics, delete_topics, topic_names
-from stream_ocpdl.stream.messages import Manifest, Position
+from stream_ocpdl.stream.messages import Code, Manifest, Position
 from stream_ocpdl.stream.pipeline import Outcome
 from tests.fakes import World, serve
 from tests.test_kafka import eventually, model, process  # noqa: F401
@@ -339,7 +339,9 @@ def test_watching_costs_little(looking):
 
 @pytest.mark.broker
 def test_a_service_on_kafka_is_seen(model, tmp_path):  # noqa: F811
-    """Ready, then its numbers, from a real one; the lag is counted down to zero; a secret is not shown."""
+    """Ready, then its numbers, from a real one; the lag is counted down to zero; a secret is not shown; and who used an
+    atom is told as the codes are published.
+    """
     model.set(kafka={"extra": {"session.timeout.ms": 1000}, "sasl_password": "hidden"})
     model.feed(40)
     with process(model, tmp_path) as life:
@@ -360,6 +362,12 @@ def test_a_service_on_kafka_is_seen(model, tmp_path):  # noqa: F811
         assert found["ocpdl_outputs_total", "codes"] == 80
         assert found["ocpdl_rebalances_total",] >= 1
         assert "hidden" not in httpx.get(f"{address}/config").text
+        assert httpx.get(f"{address}/api/dictionary").json()["t"] == 16
+        users = httpx.get(f"{address}/api/atoms/1").json()["positions"]
+        published = [Code.from_bytes(value) for p in (0, 1) for value in model.seen("codes", p)]
+        codes = {(model.topics.input, *code.position): code.code[1] for code in published}
+        assert [one["code"] for one in users] == sorted(codes.values(), reverse=True)[:20]
+        assert all(codes[one["topic"], one["partition"], one["offset"]] == one["code"] for one in users)
         life.terminate()
         assert life.wait(30) == 0
 
