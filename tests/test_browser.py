@@ -149,6 +149,14 @@ def test_curves(browser, life):
     assert browser.until(f"return document.getElementById('losses').data[0].x.at(-1) === {t + 2}")
 
 
+def test_without_the_library_of_the_curves(browser, life, monkeypatch):
+    """All else is there, and in place of the curves why they are not."""
+    monkeypatch.setattr("stream_ocpdl.page.serving.FOREIGN", ("no_such_package", "plotly.min.js"))
+    opened(browser, life)
+
+    assert browser.until("return document.querySelector('#losses').textContent.includes('pip install plotly')")
+
+
 def test_a_hostile_reason_is_text(browser, life):
     """It is shown as it is, and is no part of the page."""
     opened(browser, life)

@@ -443,6 +443,27 @@ def test_events_tell_how_things_are(learned, asked, monkeypatch):
     assert second["instance"] == first["instance"]
 
 
+def test_events_of_a_standby(monkeypatch):
+    """Who writes nothing says so, and why it is not ready; a shard that is not here has no numbers."""
+    monkeypatch.setattr(events, "EVERY", 0.05)
+    board = Board("m", 2)
+    board.starting = None
+    with served(board) as client:
+        with client.stream("GET", "/api/events") as response:
+            told = frames(response)
+            (_, found) = next(told)
+            assert (found["role"], found["shards"], found["count"]) == ("starting", [], 2)
+            assert found["reasons"] == ["waiting for the group to share out the shards"]
+            board.turned(idle=True)
+            assert eventually(lambda: next(told)[1]["role"] == "standby", 10)
+        board.begin(0, plan())
+        with client.stream("GET", "/api/events?shard=1") as response:
+            (_, found) = next(frames(response))
+
+    assert found["shards"] == [0]
+    assert "status" not in found
+
+
 def test_streams_are_counted(learned, asked, monkeypatch):
     """One too many is told to come later; who goes makes room."""
     monkeypatch.setattr(events, "EVERY", 0.05)

@@ -68,12 +68,21 @@ class Gallery:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[int, tuple[Dictionary, list[Json]]] = {}
+        self._shown: dict[int, tuple[Dictionary, int, Json]] = {}
 
     def dictionary(self, shard: Shard, count: int = DRAWN) -> Json:
         """The dictionary, its most used atoms first; so many of them with pictures."""
-        held = shard.spectators.dictionary
+        held, s = shard.spectators.dictionary, shard.plan.shard
         if held is None:
             return {"t": None, "atoms": []}
+        with self._lock:
+            dictionary, drawn, found = self._shown.get(s, (None, 0, {}))
+            if dictionary is not held or drawn != count:
+                found = self._drawn(shard, held, count)
+                self._shown[s] = held, count, found
+            return found
+
+    def _drawn(self, shard: Shard, held: Dictionary, count: int) -> Json:
         told = self._told(shard, held)
         drawn = [one["atom"] for one in told[: min(count, MOST)]]
         views = {one["atom"]: one["views"] for one in pictures(shard.plan, held, drawn)}
@@ -85,18 +94,18 @@ class Gallery:
         held = shard.spectators.dictionary
         if held is None or not 0 <= r < len(held.uses):
             return None
-        told = next(one for one in self._told(shard, held) if one["atom"] == r)
+        with self._lock:
+            told = next(one for one in self._told(shard, held) if one["atom"] == r)
         [drawn] = pictures(shard.plan, held, [r])
         coded, norms = shard.spectators.coded, np.sqrt(energies(held, np.ones(len(held.uses))))
         return {**_standing(shard, held), **told, **drawn, "positions": users(coded, norms, r, shard.plan.topic)}
 
     def _told(self, shard: Shard, held: Dictionary) -> list[Json]:
-        with self._lock:
-            dictionary, told = self._known.get(shard.plan.shard, (None, []))
-            if dictionary is not held:
-                told = numbers(shard.plan, shard.spectators, held)
-                self._known[shard.plan.shard] = held, told
-            return told
+        dictionary, told = self._known.get(shard.plan.shard, (None, []))
+        if dictionary is not held:
+            told = numbers(shard.plan, shard.spectators, held)
+            self._known[shard.plan.shard] = held, told
+        return told
 
 
 def _standing(shard: Shard, held: Dictionary) -> Json:
