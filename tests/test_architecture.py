@@ -31,7 +31,9 @@ LAYERS = [
     {"page.charts", "page.codes"},
     {"page.report"},
     {"ocpdl.blame", "ocpdl.baselines", "ocpdl.heldout", "ocpdl.shadows", "ocpdl.synthetic"},
-    {"estimator", "sources", "stream.messages.framing", "stream.messages.records"},
+    {"estimator", "sources", "samplers.chain", "stream.messages.framing", "stream.messages.records"},
+    {"samplers.ising", "samplers.markov", "samplers.metropolis", "samplers.motif"},
+    {"samplers"},
     {"stream.messages.fields"},
     {"stream.messages.terms", "stream.messages.layout"},
     {
