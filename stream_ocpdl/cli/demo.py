@@ -53,7 +53,7 @@ STAND_IN = "a stand-in inside of this process: fine for a look, no evidence of d
 
 
 @click.command()
-@click.option("--seconds", type=click.FloatRange(1), default=40.0, show_default=True, help="How long it streams.")
+@click.option("--seconds", type=click.FloatRange(1), default=30.0, show_default=True, help="How long it streams.")
 @click.option("--rate", type=click.FloatRange(1), default=150.0, show_default=True, help="Tensors a second.")
 @click.option("--rank", type=click.IntRange(1), help=f"Atoms; without it {RANK}, of an image {PATCHES}.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the truth and of the stream.")
