@@ -1,6 +1,7 @@
 """The server of the endpoints, in a thread of its own: it answers while the service learns, waits, or is stuck."""
 
 import errno
+import logging
 import socket
 import threading
 from types import TracebackType
@@ -13,6 +14,11 @@ from stream_ocpdl.errors import ConfigError
 
 PATIENCE = 2.0
 """Seconds to wait for the server when the service ends."""
+
+
+def not_a_reader_let_go(record: logging.LogRecord) -> bool:
+    """Whether a line of the server's log is another than that a stream was cut: who does not read is no error."""
+    return not record.getMessage().startswith("ASGI callable returned without completing response")
 
 
 class Server:
@@ -30,6 +36,7 @@ class Server:
             timeout_graceful_shutdown=1,
         )
         self._server = uvicorn.Server(config)
+        logging.getLogger("uvicorn.error").addFilter(not_a_reader_let_go)
         if isinstance(application, Starlette):  # streams without an end are to end with it
             application.state.ending = lambda: self._server.should_exit
         self._thread = threading.Thread(
