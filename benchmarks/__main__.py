@@ -22,6 +22,7 @@ NAMES = (
     "growth",
     "cold",
     "schedules",
+    "drift",
     "weather",
     "messages",
     "recovery",

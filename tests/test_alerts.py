@@ -50,6 +50,8 @@ def written(instance="a", **changes):
         "ocpdl_energy": constant(10),
         "ocpdl_surrogate_loss": f"8-0.01x{MINUTES}",
         "ocpdl_prequential_loss": f"8-0.01x{MINUTES}",
+        "ocpdl_changes_total|change=structure": constant(0),
+        "ocpdl_changes_total|change=scale": constant(2),
         "ocpdl_radius_active_total|mode=0": f"0+20x{MINUTES}",
         "ocpdl_chains|state=active": constant(4),
         "ocpdl_chains|state=silent": constant(0),
@@ -175,6 +177,18 @@ ILL = {
     "OcpdlLossDiverging": (
         [*SHARDS, *written(ocpdl_prequential_loss="1+0x100 1+0.05x200")],
         220,
+        {"shard": "0"},
+        "",
+    ),
+    "OcpdlStructureChanged": (
+        [*SHARDS, *written(**{"ocpdl_changes_total|change=structure": "0+0x60 1+0x300"})],
+        70,
+        {"shard": "0"},
+        "",
+    ),
+    "OcpdlScaleChanged": (
+        [*SHARDS, *written(**{"ocpdl_changes_total|change=scale": "2+0x60 3+0x300"})],
+        70,
         {"shard": "0"},
         "",
     ),

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "stream_ocpdl"
 LAYERS = [
     {"ocpdl.arrays", "errors", "interrupts", "machine", "logs"},
     {"fingerprint", "config.clients", "conventions", "ocpdl.compiled"},
-    {"ocpdl.lanes", "ocpdl.workers", "ocpdl.schedules", "ocpdl.simplex"},
+    {"ocpdl.lanes", "ocpdl.workers", "ocpdl.schedules", "ocpdl.simplex", "ocpdl.anomaly"},
     {"ocpdl.kernels", "ocpdl.panels", "ocpdl.contraction", "ocpdl.constraints"},
     {"ocpdl.rowgroup", "ocpdl.onerow"},
     {"ocpdl.rows", "ocpdl.quadratic", "ocpdl.spelling"},

@@ -140,7 +140,17 @@ def _draw(m: Fields) -> str:
 
 def _code(m: Fields) -> str:
     atoms = " ".join(f"{r}: {short(h)}" for r, h in m["atoms"].items()) or "all zero"
-    return f"of {_place(m['input'])}, step {m['step']}, loss {short(m['loss'])}, by {m['dictionary']}  [{atoms}]"
+    loss = f"loss {short(m['loss'])}{_judged(m)}"
+    return f"of {_place(m['input'])}, step {m['step']}, {loss}, by {m['dictionary']}  [{atoms}]"
+
+
+def _judged(m: Fields) -> str:
+    """Among which part of the earlier tensors one is, by residual and by norm; and whether the data have changed."""
+    said = f", residual {short(m['residual'])}" if "residual" in m else ""
+    if "quantiles" in m:
+        residual, norm = (f"{100 * share:.1f} %" for share in m["quantiles"])
+        said += f" (above {residual} of earlier ones, the norm above {norm})"
+    return said + (f", a change of {m['change']}" if "change" in m else "")
 
 
 def _snapshot(m: Fields) -> str:

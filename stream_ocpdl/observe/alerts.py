@@ -131,6 +131,24 @@ ALERTS = (
         "{{ $labels.model }}/{{ $labels.shard }} explains new tensors half as well as two hours ago, or worse",
     ),
     Alert(
+        "OcpdlStructureChanged",
+        """
+        sum by (model, shard) (increase(ocpdl_changes_total{change="structure"}[30m])) > 0
+        """,
+        "0m",
+        "warning",
+        "the data of {{ $labels.model }}/{{ $labels.shard }} have changed in structure: they are explained worse",
+    ),
+    Alert(
+        "OcpdlScaleChanged",
+        """
+        sum by (model, shard) (increase(ocpdl_changes_total{change="scale"}[30m])) > 0
+        """,
+        "0m",
+        "info",
+        "the data of {{ $labels.model }}/{{ $labels.shard }} have changed in scale, and not in structure",
+    ),
+    Alert(
         "OcpdlRadiusAlwaysActive",
         """
         sum by (model, shard, mode) (increase(ocpdl_radius_active_total[1h]))

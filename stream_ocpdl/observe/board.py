@@ -67,6 +67,10 @@ class Shard:
     draws: Counts = Counts()  # noqa: RUF009
     chains: Mapping[str, Chain] = field(default_factory=dict)
     silence: Silence = field(default_factory=Silence)
+    unusual: int = 0
+    """Tensors that are explained worse than 99 in 100 earlier ones."""
+    changes: Counter[str] = field(default_factory=Counter)
+    """How often it was noticed that the data have changed, in structure or in scale."""
     resume: Mapping[int, int] = field(default_factory=dict)
     newest: int = -1
     """The timestamp of the tensor that was learned last, in milliseconds."""
@@ -139,6 +143,10 @@ class Shard:
         self._unsaved(1)
         self.learned += len(step.codes)
         self.stepping.add(seconds)
+        if step.judged is not None:
+            self.unusual += step.judged.unusual
+            if step.judged.change is not None:
+                self.changes[step.judged.change] += 1
         for i, active in enumerate(step.radius_active):
             self.held_back[i] += active
         for output in reversed(outcome.outputs):

@@ -5,6 +5,7 @@ The reference in docs/metrics.md is made of this.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, Literal, TypeAlias
 
 from stream_ocpdl.observe.board import Shard
@@ -66,6 +67,12 @@ def held_back(seen: Seen) -> Iterable[float]:
     return (seen.shard.held_back[i] for i in range(seen.shard.plan.problem.modes))
 
 
+def evidence(seen: Seen) -> Iterable[tuple[str, float]]:
+    """That the data have changed."""
+    judged = seen.shard.step.judged if seen.shard.step else None
+    return () if judged is None else zip(("structure", "scale"), judged.evidence, strict=True)
+
+
 def card(seen: Seen) -> Samples:
     """For each line of the card which standing it has."""
     for line in seen.shard.card:
@@ -123,6 +130,33 @@ CONVERGENCE = (
         "gauge",
         "E, the mean ‖X‖² of a tensor, weighted as the surrogate is: what losses are to be compared with.",
         one(lambda s: s.shard.energy if s.shard.t else None),
+    ),
+    Entry(
+        "ocpdl_residual_ratio",
+        "gauge",
+        "Mean relative residual ‖X − X̂‖/‖X‖ of the tensors of the last step, before they were learned.",
+        one(lambda s: s.shard.step and s.shard.step.judged and fmean(s.shard.step.judged.residuals)),
+    ),
+    Entry(
+        "ocpdl_unusual_tensors",
+        "counter",
+        "Tensors, since the process began, with a larger residual than 99 in 100 of those before: one in a hundred, if"
+        " nothing changes.",
+        one(lambda s: s.shard.unusual),
+    ),
+    Entry(
+        "ocpdl_change_evidence_ratio",
+        "gauge",
+        "The evidence that the data have changed, in structure or in scale; beyond 1 a change is told.",
+        lambda s: (((name,), value) for name, value in evidence(s)),
+        ("change",),
+    ),
+    Entry(
+        "ocpdl_changes",
+        "counter",
+        "Changes of the data noticed since the process began: of structure (they are explained worse), or of scale.",
+        counted(lambda s: {"structure": 0, "scale": 0} | s.shard.changes),
+        ("change",),
     ),
     Entry(
         "ocpdl_movement",

@@ -195,6 +195,29 @@ CONVERGENCE = (
         "percentunit",
     ),
     Panel(
+        "Relative residual",
+        "Falls to the noise of the data, in proportion to them; rising means that they are explained worse.",
+        "eq:coding_OCPDL",
+        one("max by (shard) (ocpdl_residual_ratio{M})"),
+        "percentunit",
+    ),
+    Panel(
+        "Unusual tensors",
+        "One in a hundred by definition; more for long means that the data drift, a peak is an anomaly.",
+        "eq:def_loss",
+        one(
+            "sum by (shard) (rate(ocpdl_unusual_tensors_total{M}[$__rate_interval]))"
+            " / sum by (shard) (rate(ocpdl_tensors_total{M}[$__rate_interval]))"
+        ),
+        "percentunit",
+    ),
+    Panel(
+        "Evidence of a change",
+        "Below 1; beyond it a change of structure, or of scale alone, is told, and it begins anew.",
+        "assumption:A1",
+        one("max by (shard, change) (ocpdl_change_evidence_ratio{M})", "{{shard}}, {{change}}"),
+    ),
+    Panel(
         "Movement, and the most it may be",
         "Below its radius, and falling with it; at the radius for long means that the radius is too small.",
         "lem:main_analytic_lemma (ii), eq:Alg1_search_restriction",

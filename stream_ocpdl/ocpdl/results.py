@@ -2,6 +2,7 @@
 
 from typing import NamedTuple, Protocol
 
+from stream_ocpdl.ocpdl.anomaly import Judgement
 from stream_ocpdl.ocpdl.arrays import Array
 
 
@@ -59,6 +60,8 @@ class Step(NamedTuple):
     update: Update
     revived: tuple[int, ...] = ()
     """The atoms that were drawn anew after the update: all else here is of the dictionary before."""
+    judged: Judgement | None = None
+    """How unusual its tensors are, if somebody has judged them."""
 
     @property
     def surrogate_before(self) -> float:

@@ -104,7 +104,10 @@ def _chunk(chunk: Chunk) -> Fields:
 
 def _code(code: Code) -> Fields:
     atoms = np.argsort(-np.abs(code.code), kind="stable")[:HEAD]
-    return {
+    judged: Fields = {} if code.residual is None else {"residual": code.residual}
+    judged |= {} if code.quantiles is None else {"quantiles": list(code.quantiles)}
+    judged |= {} if code.change is None else {"change": code.change}
+    return judged | {
         "input": list(code.position),
         "step": code.step,
         "dictionary": str(code.dictionary),

@@ -1,6 +1,7 @@
 """What a step gives to the world: codes, dead letters, snapshots. The same from a replay as from the step itself."""
 
 from collections.abc import Iterable
+from itertools import repeat
 
 from stream_ocpdl.ocpdl.diagnostics import assumption_card
 from stream_ocpdl.ocpdl.results import Step
@@ -28,12 +29,22 @@ CARRIED_BYTES = 1024
 def codes(plan: Plan, step: Step, rows: Iterable[Record], epoch: int = 0) -> Iterable[Output]:
     """The codes of a step; each row is given by its record, or the one of its last piece."""
     dictionary, common = Version(plan.model, step.t - 1, plan.shard, epoch), _event(plan, "code", "")[:-1]
-    for record, h, loss in zip(rows, step.codes, step.coding.losses.tolist(), strict=True):
-        code = Code(dictionary, step.t, record.position, loss, h)
+    columns = (rows, step.codes, step.coding.losses.tolist(), *judgements(step))
+    change = step.judged.change if step.judged else None
+    for record, h, loss, residual, places in zip(*columns, strict=False):
+        code = Code(dictionary, step.t, record.position, loss, h, residual, places, change)
         headers = (*common, ("ce_id", _place(record).encode()))
         if record.headers:
             headers += _carried(record.headers)
         yield Output("codes", record.key, code.to_bytes(), headers, max(record.timestamp, 0))
+
+
+def judgements(step: Step) -> tuple[Iterable[float | None], Iterable[tuple[float, float] | None]]:
+    """Of each tensor of a step its residual, and where it stands among earlier ones, by that and by its norm."""
+    found = step.judged
+    if found is None:
+        return repeat(None), repeat(None)
+    return found.residuals, repeat(None) if found.quantiles is None else found.quantiles
 
 
 def _carried(headers: Headers) -> Headers:

@@ -39,7 +39,7 @@ from stream_ocpdl.stream.messages import (
 from stream_ocpdl.stream.messages.fields import TEXT
 from stream_ocpdl.stream.outputs import codes, dead_letter, shown, snapshot
 from stream_ocpdl.stream.plan import Plan
-from stream_ocpdl.stream.progress import Progress, within
+from stream_ocpdl.stream.progress import Progress, judged, within
 from stream_ocpdl.stream.refusals import Tally
 from stream_ocpdl.stream.terms import terms_of
 from stream_ocpdl.stream.warm import Warm, to_bytes
@@ -143,9 +143,11 @@ class Pipeline:
             return None
         cut, batch, axes, state = ready
         before, step, letters = self.progress, None, self._refused(cut)
+        senses = before.senses
         tally = self._tally(cut)
         if batch is not None:
             state, step = self._advance(state, batch)
+            step, senses = judged(self.problem, before, batch, step)
         reached = before.reached | cut.reached
         open_ = self._open(reached)
         self.progress = replace(
@@ -159,6 +161,7 @@ class Pipeline:
             learned=(*cut.learned, *self._still_to_come_by(self._before.learned)),
             axes=axes,
             tally=tally,
+            senses=senses,
             draws=before.draws.after([item.tensor.origin if item.tensor else None for item in cut.rows], letters),
         )
         journal = [self._journal(record) for record in self._records(before, cut, step, letters)]

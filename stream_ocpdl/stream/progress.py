@@ -14,7 +14,9 @@ from math import isclose
 
 from stream_ocpdl.errors import DecodeError, LineageError
 from stream_ocpdl.fingerprint import fingerprint
+from stream_ocpdl.ocpdl.anomaly import Senses, judge
 from stream_ocpdl.ocpdl.diagnostics import figures
+from stream_ocpdl.ocpdl.entries import AnyBatch
 from stream_ocpdl.ocpdl.learner import advance
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.reshape import laid_out
@@ -73,6 +75,8 @@ class Progress:
     """Under which the bits were made, since the last record that says it."""
     exact: bool = True
     """Whether the bits of the state are those that the journal means."""
+    senses: Senses = Senses()  # noqa: RUF009
+    """What tensors of this epoch were like, by which those to come are judged."""
 
     def problem(self, plan: Plan) -> Problem:
         """The problem on the terms in force."""
@@ -100,7 +104,7 @@ def replay(
     record = read_journal(value)
     if record.previous != (progress.link or GENESIS):
         raise LineageError(f"the journal record of step {record.t} does not follow the one before it")
-    state, step, exact, bits = progress.state, None, progress.exact, progress.fingerprint
+    state, step, exact, bits, senses = progress.state, None, progress.exact, progress.fingerprint, progress.senses
     origins: list[Origin | None] = []
     match record.event:
         case "genesis":
@@ -109,7 +113,7 @@ def replay(
                 state = warmed(plan.problem, loadings_of(plan.problem, record.loadings))
             exact = record.fingerprint == here()
         case "step":
-            state, step, origins = _learn_again(plan, progress, record, used, workers)
+            state, step, senses, origins = _learn_again(plan, progress, record, used, workers)
             exact = exact and bits == here()
             _check_counts(record, step, exact)
         case "rollback":
@@ -122,21 +126,34 @@ def replay(
             state, exact = restored.state._replace(t=record.t, N=record.N), restored.exact
     known = progress.draws if restored is None or record.base is None else restored.draws
     draws = known.after(origins, record.refused)
-    made = replace(after(record, value, state, draws), fingerprint=record.fingerprint or bits)
+    made = replace(after(record, value, state, draws), senses=senses, fingerprint=record.fingerprint or bits)
     _check_standing(progress, record, made)
     return replace(made, exact=_agrees(record, made.problem(plan), state, exact)), step
 
 
 def _learn_again(
     plan: Plan, progress: Progress, record: JournalRecord, used: Sequence[Record], workers: Workers
-) -> tuple[State, Step, list[Origin | None]]:
+) -> tuple[State, Step, Senses, list[Origin | None]]:
     if checksum(*(row.value or b"" for row in used)) != record.checksum:
         raise LineageError(f"the input of step {record.t} is not what it was when it was learned")
     problem = progress.problem(plan)
     rows = [tensor for _, tensor in Intake(plan.format, plan.shape, ()).rows(used)]
     arrays = [tensor.array for tensor in rows]
     state, batch, _ = laid_out(plan.layout, problem, progress.state, arrays, workers)
-    return *advance(problem, state, batch, workers, consume=True), [tensor.origin for tensor in rows]
+    state, step = advance(problem, state, batch, workers, consume=True)
+    return state, *judged(problem, progress, batch, step), [tensor.origin for tensor in rows]
+
+
+def judged(problem: Problem, progress: Progress, batch: AnyBatch, step: Step) -> tuple[Step, Senses]:
+    """A step with its tensors judged by those before them, and what they were like.
+
+    In a new epoch the senses begin anew. So what is judged follows from the steps of the epoch alone, whichever
+    checkpoint, standby or release a model came by.
+    """
+    senses = progress.senses if progress.senses.epoch == progress.epoch else Senses(progress.epoch)
+    H, losses = step.coding.H, step.coding.losses
+    found, senses = judge(senses, losses, H, batch.energies, problem.sparsity, problem.ridge)
+    return step._replace(judged=found), senses
 
 
 def _check_counts(record: JournalRecord, step: Step, exact: bool) -> None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from stream_ocpdl.errors import InputLost, LineageError, StateError
+from stream_ocpdl.ocpdl.anomaly import Senses
 from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.checkpoint import Candidate, CheckpointStore, state_of
@@ -203,6 +204,7 @@ def _abandon(plan: Plan, world: Recovery, way: Way) -> Recovered:
     record, standing = read_journal(last), found.progress
     state = standing.state._replace(t=record.t, N=record.N)
     made = replace(after(record, last, state, standing.draws), fingerprint=standing.fingerprint, exact=standing.exact)
+    made = replace(made, senses=standing.senses)
     return replace(found, progress=made, input=way.input, lost=base if steps else None)
 
 
@@ -308,12 +310,13 @@ def _accept(plan: Plan, candidate: Candidate, journal: Journal, report: Report) 
         return None
     check_lineage(plan, manifest.lineage)
     try:
-        state = state_of(manifest, candidate.load())
+        state, senses = state_of(manifest, candidate.load()), Senses.from_bytes(manifest.senses or b"")
     except StateError as error:
         report(Said(f"refused the checkpoint of step {manifest.t}: {error}", step=manifest.t))
         return None
     draws = Chains(manifest.chains or {}, Counts(*(manifest.draws or ())))
-    return replace(after(read_journal(standing[1]), standing[1], state, draws), fingerprint=manifest.fingerprint)
+    made = after(read_journal(standing[1]), standing[1], state, draws)
+    return replace(made, senses=senses, fingerprint=manifest.fingerprint)
 
 
 def replay_leg(

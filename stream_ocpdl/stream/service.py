@@ -307,11 +307,18 @@ class Service:
             else:
                 outputs.extend(outcome.outputs)
                 watch.stepped(pipeline, outcome, now - began)
+                if outcome.step is not None and outcome.step.judged is not None and outcome.step.judged.change:
+                    self._say_changed(outcome.step.t, outcome.step.judged.change)
             if now >= deadline:
                 break
             began = now
         watch.turned()
         return outputs, None
+
+    def _say_changed(self, t: int, change: str) -> None:
+        """The data are not what they were."""
+        how = "tensors are explained worse than before" if change == "structure" else "they are larger, or smaller"
+        self.ports.report(Said(f"the data have changed in {change}: {how}", step=t, change=change))
 
     def _say_refused(self, outputs: list[Output]) -> None:
         """The first refusal, the tenth, the hundredth …: enough to see that something is wrong, and what."""

@@ -134,6 +134,13 @@ class Fields:
             raise DecodeError(f"{name} is {brief(value)}, not a list of {length} counts")
         return tuple(value)
 
+    def two_shares(self, name: str) -> tuple[float, float]:
+        """Two numbers from 0 to 1."""
+        value = self._get(name)
+        if not isinstance(value, list) or len(value) != 2 or not all(map(_is_share, value)):
+            raise DecodeError(f"{name} is {brief(value)}, not two numbers from 0 to 1")
+        return float(value[0]), float(value[1])
+
     def nothing(self, payload: memoryview) -> None:
         """Refuse a payload where there is none."""
         if len(payload) > 0:
@@ -214,6 +221,10 @@ def _base64(name: str, value: Any) -> bytes | None:
 
 def _is_count(value: Any, least: int = 0, most: int = COUNT) -> bool:
     return type(value) is int and least <= value <= most
+
+
+def _is_share(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value <= 1
 
 
 def _are_counts(entry: list[Any], length: int) -> bool:

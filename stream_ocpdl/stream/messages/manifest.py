@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from stream_ocpdl.stream.messages.fields import Chains, Fields, written_chains
+from stream_ocpdl.stream.messages.fields import Chains, Fields, to_base64, written_chains
 from stream_ocpdl.stream.messages.framing import OWN, Payload, frame, unframe
 
 
@@ -34,13 +34,17 @@ class Manifest:
     """What is known of the chains of samplers: for each the draw that comes next, and which are missing before it."""
     draws: tuple[int, ...] | None = None
     """How many draws were repeated, behind a gap, late, of tuning."""
+    senses: bytes | None = None
+    """What tensors of the present epoch were like, by which those to come are judged (`anomaly`)."""
 
     def to_bytes(self) -> bytes:
         """The message."""
-        header = {name: getattr(self, name) for name in self.__slots__ if name not in ("place", "chains", "draws")}
+        optional = ("place", "chains", "draws", "senses")
+        header = {name: getattr(self, name) for name in self.__slots__ if name not in optional}
         header |= self.place._asdict() if self.place else {}
         header |= {"chains": written_chains(self.chains)} if self.chains else {}
         header |= {"draws": self.draws} if self.draws else {}
+        header |= {"senses": to_base64(self.senses)} if self.senses else {}
         return frame({"kind": "checkpoint", **header})
 
     @classmethod
@@ -63,4 +67,5 @@ class Manifest:
             place=Place(fields.count("slot"), fields.count("begin")) if placed else None,
             chains=fields.optional("chains", fields.chains),
             draws=fields.optional("draws", lambda name: fields.some_counts(name, 4)),
+            senses=fields.optional("senses", fields.binary),
         )

@@ -19,6 +19,7 @@ from stream_ocpdl.stream.messages.records import Position, Record, Version
 from stream_ocpdl.stream.messages.tensor import dense
 
 F8 = np.dtype("<f8")
+CHANGES = ("structure", "scale")
 SOFTWARE = f"stream_ocpdl {version('stream-ocpdl')}"
 
 
@@ -32,6 +33,12 @@ class Code:
     loss: float
     """ℓ(X, D_{t−1}), before the tensor was learned."""
     code: Array
+    residual: float | None = None
+    """‖X − X̂‖ / ‖X‖, before the tensor was learned."""
+    quantiles: tuple[float, float] | None = None
+    """The share of earlier tensors that had a smaller residual, and of those that had a smaller norm; none at first."""
+    change: str | None = None
+    """Whether the step that learned it noticed that the data have changed: in "structure" or in "scale"."""
 
     def to_bytes(self) -> bytes:
         """Header with where and when, payload the R numbers."""
@@ -44,6 +51,12 @@ class Code:
             "dtype": "<f8",
             "shape": [len(self.code)],
         }
+        if self.residual is not None:
+            header["residual"] = self.residual
+        if self.quantiles is not None:
+            header["quantiles"] = self.quantiles
+        if self.change is not None:
+            header["change"] = self.change
         return frame(header, np.ascontiguousarray(self.code, F8).data)
 
     @classmethod
@@ -61,6 +74,9 @@ class Code:
             fields.position("input"),
             fields.number("loss"),
             dense(F8, shape, payload),
+            fields.optional("residual", fields.number),
+            fields.optional("quantiles", fields.two_shares),
+            fields.optional("change", lambda name: fields.one_of(name, CHANGES)),
         )
 
 
