@@ -76,6 +76,7 @@ def test_files_of_settings_are_valid(page):
 
 
 @pytest.mark.broker
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_of_a_page_works(page, broker, tmp_path):
     """One after the other, as somebody would type them."""
@@ -101,7 +102,7 @@ def test_every_command_of_a_page_works(page, broker, tmp_path):
             env=environment,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=540,
             check=False,
         )
     finally:

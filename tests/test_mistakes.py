@@ -133,7 +133,9 @@ def test_a_service_that_waits_can_be_ended(tmp_path):
             life.kill()
 
 
-@pytest.mark.parametrize("command", ["tap codes", "explain 0:0", "produce sampler", "dlq list", "snapshot list"])
+@pytest.mark.parametrize(
+    "command", ["tap codes", "explain 0:0", "produce sampler", "dlq list", "snapshot list", "report"]
+)
 def test_commands_without_a_broker(tmp_path, command):
     """Every command that needs a broker says in one line that there is none, and ends with 6."""
     (tmp_path / "service.yaml").write_text(SERVICE)

@@ -129,7 +129,7 @@ def test_a_browser_draws_it(tmp_path, name):
     flags = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-sync"
     command = [browser, *flags.split(), "--disable-component-update", f"--user-data-dir={tmp_path / 'profile'}"]
     command += ["--virtual-time-budget=5000", "--dump-dom", f"file://{tmp_path}/report.html"]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
     found = dom.partition('id="data"')[0]
 
     assert 'data-drawn="yes"' in dom

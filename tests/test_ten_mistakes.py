@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from stream_ocpdl.cli import main
 from stream_ocpdl.stream.kafka import Connection, create_topics, delete_topics
 from stream_ocpdl.stream.topics import Topics
 
@@ -92,16 +94,10 @@ def places(broker, guarded, tmp_path_factory):
     delete_topics(Connection(broker), layout)
 
 
-@pytest.mark.broker
-@pytest.mark.parametrize(("line", "code", "said"), TEN.values(), ids=TEN)
-def test_a_mistake_is_one_line(places, line, code, said):
-    """Of ours there is one line, the last, without a traceback or a secret; and the code is documented."""
-    here, names = places
-    for name, meant in names.items():
-        line, said = line.replace(name, meant), said.replace(name, meant)
+def as_a_process(words):
+    """Standard error and exit code of a command that gets as far as its signals, and obeys permissions."""
     done = subprocess.run(
-        [sys.executable, "-m", "stream_ocpdl", *line.split()],
-        cwd=here,
+        [sys.executable, "-m", "stream_ocpdl", *words],
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"},
         capture_output=True,
         text=True,
@@ -109,11 +105,31 @@ def test_a_mistake_is_one_line(places, line, code, said):
         check=False,
         preexec_fn=bound_by_permissions,
     )
-    lines = done.stderr.strip().splitlines()
+    return done.stderr, done.returncode
 
-    assert re.fullmatch(f"stream-ocpdl: {said}", lines[-1]), done.stderr
+
+def inside(words):
+    """The same of one that ends before that."""
+    done = CliRunner().invoke(main, words)
+    assert isinstance(done.exception, SystemExit), done.exception
+    return done.stderr, done.exit_code
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize(("line", "code", "said"), TEN.values(), ids=TEN)
+def test_a_mistake_is_one_line(places, monkeypatch, line, code, said):
+    """Of ours there is one line, the last, without a traceback or a secret; and the code is documented."""
+    here, names = places
+    monkeypatch.chdir(here)
+    for name, meant in names.items():
+        line, said = line.replace(name, meant), said.replace(name, meant)
+    call = as_a_process if "checkpoints" in line else inside
+    told, ended = call(line.split())
+    lines = told.strip().splitlines()
+
+    assert re.fullmatch(f"stream-ocpdl: {said}", lines[-1]), told
     assert [entry for entry in lines if entry.startswith("stream-ocpdl: ")] == lines[-1:]
-    assert "Traceback" not in done.stderr
-    assert "not that one" not in done.stderr
-    assert done.returncode == code
+    assert "Traceback" not in told
+    assert "not that one" not in told
+    assert ended == code
     assert f"\n| {code} |" in (ROOT / "docs" / "settings.md").read_text()
