@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 
 from stream_ocpdl.cli import main
 from stream_ocpdl.errors import ConfigError, DataError
-from stream_ocpdl.sources import from_file, from_pipe
+from stream_ocpdl.sources import from_file, from_pipe, painted, walk
 from stream_ocpdl.stream import kafka
 from stream_ocpdl.stream.assembly import whole
 from stream_ocpdl.stream.filling import MARK, written
@@ -44,6 +45,29 @@ def test_arrays(tmp_path):
         from_file(tmp_path / "b.npz", (4, 3), "z")
     with pytest.raises(DataError, match=r"has shape \[10, 4, 3\], not \[3, 4\]"):
         from_file(tmp_path / "a.npy", (3, 4))
+
+
+def test_a_walk_over_an_image():
+    """Patches from within it, each near the one before, the same for the same seed, and in time from everywhere."""
+    image = np.arange(40 * 30.0).reshape(40, 30)[..., None] * np.ones(3)
+    corners = [patch[0, 0, 0] for patch in islice(walk(image, (12, 12, 3), 1), 3000)]
+    rows, columns = np.divmod(corners, 30)
+
+    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (0, 28, 0, 18)
+    assert max(np.abs(np.diff(rows)).max(), np.abs(np.diff(columns)).max()) <= 3
+    assert corners == [patch[0, 0, 0] for patch in islice(walk(image, (12, 12, 3), 1), 3000)]
+    with pytest.raises(DataError, match=r"has shape \[40, 30, 3\], smaller than a patch of \[12, 31, 3\]"):
+        next(walk(image, (12, 31, 3), 1))
+
+
+def test_a_painted_picture():
+    """Colours between dark and bright, the same for the same seed."""
+    image = painted(64, 5, seed=3)
+
+    assert image.shape == (64, 64, 3)
+    assert 0 <= image.min() < 0.2 < 0.5 < image.max() <= 1
+    assert np.array_equal(image, painted(64, 5, seed=3))
+    assert not np.array_equal(image, painted(64, 5, seed=4))
 
 
 def header(shape):
