@@ -39,6 +39,9 @@ SAMPLES = {
     "draw": Draw(Tensor(ARRAY.astype(np.float32)), "run 7", 3, 1000, True, "nuts").to_bytes(),
     "chunk": Chunk("b1946ac92492d2347c6235b4d2611184", 1, 3, 250, bytes(range(100))).to_bytes(),
     "code": Code(Version("weather", 41), 42, Position(1, 7), 0.125, np.array([0.5, 0.0])).to_bytes(),
+    "code-judged": Code(
+        Version("weather", 41), 42, Position(1, 7), 0.125, np.array([0.5, 0.0]), 0.75, (0.995, 0.25), "structure"
+    ).to_bytes(),
     "snapshot": Snapshot(
         Version("weather", 42),
         1344,
@@ -92,6 +95,9 @@ SAMPLES = {
     ).to_bytes(),
     "checkpoint": Manifest(
         "weather", 42, 1344, 43, "ab" * 32, "t (id)", "ef" * 32, "01" * 8, 1000, "cd" * 32, Place(2, 17)
+    ).to_bytes(),
+    "checkpoint-senses": Manifest(
+        "weather", 42, 1344, 43, "ab" * 32, "t (id)", "ef" * 32, "01" * 8, 1000, "cd" * 32, senses=bytes(range(16))
     ).to_bytes(),
     "journal-reconfigure": JournalRecord(
         "reconfigure",
