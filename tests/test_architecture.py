@@ -33,7 +33,7 @@ LAYERS = [
     {"ocpdl.blame", "ocpdl.baselines", "ocpdl.heldout", "ocpdl.shadows", "ocpdl.synthetic"},
     {"estimator", "sources", "samplers.chain", "stream.messages.framing", "stream.messages.records"},
     {"samplers.ising", "samplers.markov", "samplers.metropolis", "samplers.motif"},
-    {"samplers"},
+    {"samplers", "samplers.named"},
     {"stream.messages.fields"},
     {"stream.messages.terms", "stream.messages.layout"},
     {
@@ -71,7 +71,7 @@ LAYERS = [
     {"stream.pipeline", "stream.client", "stream.history", "stream.letters", "stream.inputs", "stream.sampling"},
     {"stream.checkpoint", "stream.genesis"},
     {"stream.recovery", "stream.topics", "stream.watch"},
-    {"stream.requests", "stream.replaying", "stream.following", "stream.filling"},
+    {"stream.requests", "stream.replaying", "stream.following", "stream.filling", "stream.drawing"},
     {"stream.service", "stream.ahead", "stream.standby", "stream.preflight", "stream.snapshots", "stream.asking"},
     {"stream.starting", "stream.replicas", "stream.lookup"},
     {"config.settings"},

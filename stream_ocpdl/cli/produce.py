@@ -17,8 +17,11 @@ from stream_ocpdl.cli.options import Reading, reached, with_settings
 from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.errors import ConfigError, OcpdlError
 from stream_ocpdl.ocpdl.synthetic import truth
+from stream_ocpdl.samplers.chain import Chain
+from stream_ocpdl.samplers.named import KINDS, named
 from stream_ocpdl.sources import Tensors, from_file, from_pipe, from_sampler
 from stream_ocpdl.stream.client import TensorProducer
+from stream_ocpdl.stream.drawing import Drawing, drawn
 from stream_ocpdl.stream.filling import Filling, written
 from stream_ocpdl.stream.kafka import partitions_of_topic
 from stream_ocpdl.stream.snapshots import save
@@ -27,21 +30,29 @@ SAID = 2.0
 """Seconds between two lines that say how far it is."""
 
 SAMPLED = 1000
-"""Tensors of the sampler, if nothing else is said."""
+"""Tensors of the sampler, or draws of each chain, if nothing else is said."""
 
 
 @click.command()
 @with_settings
-@click.argument("sources", metavar="FILE...|sampler|-", nargs=-1, required=True)
+@click.argument("sources", metavar="FILE...|sampler|ising|motif|markov|metropolis|-", nargs=-1, required=True)
 @click.option("--to", "target", help="Another topic than the input.")
 @click.option("--array", help="Of a .npz file: which array.")
 @click.option("--stride", type=click.IntRange(1), help="From one patch or window to the next; without it they touch.")
-@click.option("--count", type=click.IntRange(1), help="So many tensors at most; of the sampler 1000 without it.")
+@click.option(
+    "--count",
+    type=click.IntRange(1),
+    help="So many tensors at most, or draws of each chain; of samplers 1000 without it.",
+)
 @click.option(
     "--rate", type=click.FloatRange(0, min_open=True), help="Tensors a second; without it as fast as it goes."
 )
 @click.option("--key", help="A key for all of them: they stay in order in one partition.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the sampler.")
+@click.option("--chains", type=click.IntRange(1, 1000), default=1, show_default=True, help="Chains side by side.")
+@click.option(
+    "--with", "words", multiple=True, metavar="NAME=VALUE", help="Of a chain, such as temperature=2.3; repeatable."
+)
 @click.option(
     "--truth", "truth_file", type=click.Path(path_type=Path), help="Write the sampler's dictionary here, .npz."
 )
@@ -59,6 +70,8 @@ def produce(
     rate: float | None,
     key: str | None,
     seed: int,
+    chains: int,
+    words: tuple[str, ...],
     truth_file: Path | None,
     run: str | None,
     resume: bool,
@@ -72,7 +85,13 @@ def produce(
     A pipe: arrays in .npy format, one after the other. The sampler: mixtures of a known dictionary along a Markov
     chain. Tensors go round the partitions in their order. A run that was cut short goes on with --run and --resume.
 
+    Chains, --chains of them side by side, write draws, which say of which run and chain they are: ising (--with
+    temperature=, field=, sweeps=), motif (edges=FILE, chain=pivot or glauber, steps=), markov (relaxation=,
+    states=FILE), metropolis (density=MODULE:FUNCTION, map=MODULE:FUNCTION, scale=, steps=).
+
     Example: stream-ocpdl produce sampler --config service.yaml --count 500 --truth truth.npz
+
+    Example: stream-ocpdl produce ising --config service.yaml --chains 4 --with temperature=2.3 --run ising
 
     Example: stream-ocpdl produce tensors.npy --config service.yaml --rate 2000 --run monday --resume
     """
@@ -83,20 +102,28 @@ def produce(
     settings, connection = reached(config, overrides)
     if settings.input.format != "native" and target is None:
         raise ConfigError(f"the model reads its input as {settings.input.format}, and this writes the native format")
-    tensors = gathered(settings, sources, array, stride, seed, count, truth_file)
+    walking = walks(settings, sources, chains, words, seed, key)
+    tensors = None if walking else gathered(settings, sources, array, stride, seed, count, truth_file)
     topic, run = target or settings.topic, run or uuid.uuid4().hex[:8]
-    there = written(connection, topic, run, Reading("records")) if resume else frozenset()
     producer = TensorProducer(settings.bootstrap_servers, topic, options=connection.options)
-    axes = None if settings.axes is None else tuple(settings.axes)
+    axes, total = None if settings.axes is None else tuple(settings.axes), count
     partitions = len(partitions_of_topic(connection, topic))
-    filling = Filling(producer, partitions, run, None if key is None else key.encode(), axes)
-    click.echo(
-        f"run {run}: to {topic}, {partitions} partitions" + (f"; it has {len(there)} already" if there else ""),
-        err=True,
-    )
-    progress = Progress(tensors.count, rate)
+    if tensors is None:
+        known = drawn(connection, topic, run, Reading("records")) if resume else {}
+        had, each = sum(b - a for n in known.values() for a, b in n.runs), count or SAMPLED
+        drawing = Drawing(producer, partitions, run, sources[0], axes, signed=not settings.plan().problem.nonnegative)
+        writing, total = drawing.write(walking, each, known), each * chains
+    else:
+        there = written(connection, topic, run, Reading("records")) if resume else frozenset()
+        filling = Filling(producer, partitions, run, None if key is None else key.encode(), axes)
+        had, writing, total = len(there), filling.write(tensors.each, there), tensors.count
+    what = f"run {run}: to {topic}, {partitions} partitions"
+    click.echo(what + (f"; it has {had} already" if had else ""), err=True)
+    if walking and chains < partitions:
+        click.echo(f"{chains} chains fill {chains} partitions: canonical minibatches wait for the others", err=True)
+    progress = Progress(total, rate)
     try:
-        for _, fresh in filling.write(tensors.each, there):
+        for _, fresh in writing:
             progress.one(fresh)
         producer.flush()
     except KeyboardInterrupt:
@@ -111,6 +138,24 @@ def produce(
     else:
         before = f", {progress.old} were there" if progress.old else ""
         click.echo(f"{progress.fresh} tensors written to {topic}{before}")
+
+
+def walks(
+    settings: Settings, sources: tuple[str, ...], chains: int, words: tuple[str, ...], seed: int, key: str | None
+) -> dict[int, Chain]:
+    """The chains by their numbers; none if the sources are no sampler of chains."""
+    found = [source for source in sources if source in KINDS]
+    if not found:
+        if words or chains > 1:
+            raise ConfigError(f"--with and --chains are for {', '.join(KINDS)}")
+        return {}
+    if len(sources) > 1:
+        raise ConfigError(f"{found[0]} is a sampler, and stands alone")
+    if key is not None:
+        raise ConfigError("draws have keys of their own, run:chain; --key is for other tensors")
+    told = dict(word.partition("=")[::2] for word in words)
+    sampler = named(found[0], tuple(settings.problem.shape), settings.problem.rank, seed, told)
+    return {number: Chain(sampler, seed, number) for number in range(chains)}
 
 
 def gathered(

@@ -18,7 +18,7 @@ from stream_ocpdl.stream.kafka import (
     read_committed,
     watermarks,
 )
-from stream_ocpdl.stream.messages import CHUNK, Code, DeadLetter, Headers, Record, Snapshot, Tensor, split
+from stream_ocpdl.stream.messages import CHUNK, Code, DeadLetter, Draw, Headers, Record, Snapshot, Tensor, split
 
 T = TypeVar("T")
 
@@ -81,7 +81,13 @@ class TensorProducer:
         if isinstance(axes, str):
             raise DataError(f"axes must be a list of names, not the text {axes!r}")
         tensor = Tensor(_array(array), None if axes is None else tuple(axes))
-        value = tensor.to_bytes(crc=self._checksums)
+        self._send(tensor.to_bytes(crc=self._checksums), key, partition, headers)
+
+    def send_draw(self, draw: Draw, *, partition: int = -1) -> None:
+        """Queue a draw of a sampler, with its own key: draws of one chain stay in order."""
+        self._send(draw.to_bytes(crc=self._checksums), draw.key, partition, ())
+
+    def _send(self, value: bytes, key: bytes | None, partition: int, headers: Headers) -> None:
         if len(value) <= self._chunk:
             self._write(value, key, partition, 0.0 if self._at_once else self._timeout, headers)
         else:
