@@ -23,6 +23,7 @@ NAMES = (
     "cold",
     "schedules",
     "drift",
+    "theorem",
     "weather",
     "messages",
     "recovery",
