@@ -1,7 +1,8 @@
 """Whether changes of the data are noticed, and told apart; and how often one is told where there is none.
 
 False alarms: scores of stationary streams that forget in so many tensors, minibatches of several sizes. Delays: a model
-learns a Markovian stream in which a new atom appears, or whose scale doubles or halves.
+learns a Markovian stream in which a new atom appears, or whose scale doubles or halves. Settled: a model learns one in
+which nothing changes, for long; quantiles are of what comes after the first steps, in which residuals still fall.
 """
 
 from collections.abc import Iterable
@@ -14,6 +15,9 @@ from tests.test_anomaly import run as learned
 
 STREAMS = ((0, 32), (10, 5), (10, 32), (100, 32), (300, 10), (1000, 32), (1000, 128), (3000, 32))
 CHANGES = {"atom": "structure", "double": "scale", None: "none"}
+SETTLED = 3000
+"""Steps after which residuals of a model do not fall any more."""
+
 SIZES = ((32, (20, 10), 4), (10, (6, 5, 4), 3))
 
 KEYS = ("what", "tensors", "correlation")
@@ -23,6 +27,7 @@ RATIOS: dict[str, str] = {}
 def run(options: Options = FULL) -> list[Row]:
     """Both tables."""
     rows = [*stationary(2 if options.quick else 10, 1000 if options.quick else 10_000)]
+    rows += settled(1 if options.quick else 4, SETTLED + (500 if options.quick else 5000))
     return [*rows, *changing(2 if options.quick else 20)]
 
 
@@ -39,6 +44,17 @@ def stationary(seeds: int, steps: int) -> Iterable[Row]:
         told = f"{alarms} false alarms; quantiles within {off:.1f} points"
         print(f"{b:4} tensors, forgets in {correlation:4}: {told}", flush=True)
         yield {"what": "stationary", "tensors": b, "correlation": correlation, "alarms": alarms, "points": off}
+
+
+def settled(seeds: int, steps: int) -> Iterable[Row]:
+    """False alarms and quantiles of a model that has learned what there is to learn."""
+    for b, shape, rank in SIZES:
+        runs = [learned(None, seed, steps, b, shape, rank) for seed in range(seeds)]
+        alarms = sum(len(changes(found)) for found in runs)
+        off = [100 * float(error(below(found[SETTLED:]))) for found in runs]
+        told = f"{alarms} false alarms; quantiles within {max(off):.1f} points"
+        print(f"{b:4} tensors, a model over {seeds} × {steps} steps: {told}", flush=True)
+        yield {"what": "settled", "tensors": b, "correlation": 10, "alarms": alarms, "points": max(off)}
 
 
 def changing(seeds: int) -> Iterable[Row]:
