@@ -34,6 +34,7 @@ from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import Workers
 
 if TYPE_CHECKING:
+    from stream_ocpdl.sinks import DrawSink
     from stream_ocpdl.stream.client import TensorProducer, read_codes, read_dead_letters, read_snapshots
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "Constant",
     "DataError",
     "DecodeError",
+    "DrawSink",
     "Layout",
     "Learner",
     "NonnegativeBall",
@@ -82,4 +84,8 @@ def __getattr__(name: str) -> Any:
         from stream_ocpdl.stream import client
 
         return getattr(client, name)
+    if name == "DrawSink":
+        from stream_ocpdl.sinks import DrawSink
+
+        return DrawSink
     raise AttributeError(f"module 'stream_ocpdl' has no attribute {name!r}")

@@ -72,6 +72,8 @@ LAYERS = [
     {"stream.checkpoint", "stream.genesis"},
     {"stream.recovery", "stream.topics", "stream.watch"},
     {"stream.requests", "stream.replaying", "stream.following", "stream.filling", "stream.drawing"},
+    {"sinks.sink"},
+    {"sinks", "sinks.adapters"},
     {"stream.service", "stream.ahead", "stream.standby", "stream.preflight", "stream.snapshots", "stream.asking"},
     {"stream.starting", "stream.replicas", "stream.lookup"},
     {"config.settings"},

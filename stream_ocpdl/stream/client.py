@@ -98,9 +98,9 @@ class TensorProducer:
         for array in arrays:
             self.send(array, key, axes)
 
-    def flush(self) -> None:
-        """Wait until everything queued is at the broker."""
-        self._writer.flush()
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything queued is at the broker, for so many seconds if it is said."""
+        self._writer.flush(timeout)
 
     def __enter__(self) -> Self:
         return self

@@ -90,12 +90,13 @@ class Writer:
                 self._producer.poll(0)
                 return True
 
-    def flush(self) -> None:
-        """Wait until everything queued has arrived."""
-        left = self._producer.flush(self._patience)
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything queued has arrived, for as long as there is patience, or for so many seconds."""
+        patience = self._patience if timeout is None else timeout
+        left = self._producer.flush(patience)
         self._raise_failed()
         if left:
-            raise BrokerError(f"{left} records could not be written in {self._patience:g} s; they are still queued")
+            raise BrokerError(f"{left} records could not be written in {patience:g} s; they are still queued")
 
     def _report(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:

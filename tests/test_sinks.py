@@ -1,0 +1,244 @@
+"""From samplers to a topic: each draw once and in order, on a real Apache Kafka, also when it goes away meanwhile."""
+
+import subprocess
+import sys
+import time
+import uuid
+from collections import namedtuple
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from stream_ocpdl import DrawSink
+from stream_ocpdl.errors import BrokerError, ConfigError, DataError
+from stream_ocpdl.sinks.adapters import Backend, CsvTail, chunk, emcee, pymc
+from stream_ocpdl.stream import kafka
+from stream_ocpdl.stream.messages import Draw
+from tests.broker.cluster import Cluster
+from tests.test_kafka import ROOT
+
+
+@pytest.fixture
+def topic(broker):
+    """A topic with two partitions."""
+    connection, name = kafka.Connection(broker), f"draws-{uuid.uuid4().hex[:8]}"
+    kafka.create_topics(connection, {name: (2, {})})
+    kafka.await_topics(connection, [name])
+    yield name
+    kafka.delete_topics(connection, [name])
+
+
+def arrived(servers, topic):
+    """(partition, draw) in the order of each partition."""
+    records = [r for p in (0, 1) for r in kafka.read_committed(kafka.Connection(servers), topic, p)]
+    assert all(r.key == Draw.from_bytes(r.value).key for r in records)
+    return [(r.position.partition, Draw.from_bytes(r.value)) for r in records]
+
+
+def numbers(servers, topic, chain=0):
+    return [d.draw for _, d in arrived(servers, topic) if d.chain == chain]
+
+
+def test_draws_of_two_chains(broker, topic):
+    """Each chain in one partition and in order; draws of tuning are left out, and not counted; others are passed on."""
+    with DrawSink(broker, topic, "r", to_tensor=np.exp, sampler="mine", axes=("place",)) as sink:
+        assert sink.draw(np.zeros(3), 0, tuning=True) is False
+        for k in range(5):
+            assert sink.draw(np.full(3, -float(k)), 1)
+        assert list(sink.each(iter([[1.0], [2.0]]), chain=0)) == [[1.0], [2.0]]
+    found = arrived(broker, topic)
+
+    assert [(p, d.draw) for p, d in found] == [(0, 0), (0, 1), *((1, k) for k in range(5))]
+    assert np.allclose([d.tensor.array for p, d in found if p == 1], np.exp(-np.arange(5.0))[:, None] * np.ones(3))
+    assert {(d.run, d.sampler, d.tuning, d.tensor.axes) for _, d in found} == {("r", "mine", False, ("place",))}
+    assert sink.dropped == 0
+    with pytest.raises(ConfigError, match="is closed"):
+        sink.draw(np.zeros(3))
+
+
+def test_a_run_goes_on(broker, topic):
+    """Done again with `resume` it leaves out what is there: what is missing of each chain comes once; so does tuning
+    where it is wanted.
+    """
+    with DrawSink(broker, topic, "r", tuning=True) as sink:
+        for k in range(4):
+            sink.draw([1.0], 0, tuning=k < 2)
+        sink.draw([1.0], 1, number=1)
+    with DrawSink(broker, topic, "r", tuning=True, resume=True) as sink:
+        for k in range(6):
+            assert sink.draw([2.0], 0, tuning=k < 2) == (k >= 4)
+            assert sink.draw([2.0], 1) == (k != 1)
+
+    assert numbers(broker, topic, 0) == list(range(6))
+    assert sorted(numbers(broker, topic, 1)) == list(range(6))
+    assert [d.tuning for _, d in arrived(broker, topic) if d.chain == 0] == [True] * 2 + [False] * 4
+
+
+def test_signed_draws_and_points_of_many_parts(broker, topic):
+    """The error says what a model needs; with signed=True it is taken as it is. Of two parts, to_tensor makes one."""
+    with DrawSink(broker, topic, "r") as sink:
+        with pytest.raises(DataError, match=r"to_tensor, such as np.exp.*signed constraints"):
+            sink.draw([-1.0])
+        with pytest.raises(DataError, match="mu, tau: say with to_tensor"):
+            sink.draw({"mu": 1.0, "tau": 2.0})
+        assert sink.draw({"mu": [3.0]})
+    with DrawSink(broker, topic, "s", signed=True, to_tensor=lambda p: [p["mu"], p["tau"]]) as sink:
+        assert sink.draw({"mu": -1.0, "tau": 2.0})
+
+    assert [d.tensor.array.tolist() for _, d in arrived(broker, topic)] == [[3.0], [-1.0, 2.0]]
+
+
+def test_a_topic_that_is_not_there(broker):
+    """It is said at the end, with how many draws are lost, and the reason."""
+    with (
+        pytest.raises((BrokerError, ConfigError), match=r"1 draws .*no-"),
+        DrawSink(broker, f"no-{uuid.uuid4().hex}", "r", timeout=2.0) as sink,
+    ):
+        sink.draw([1.0])
+
+
+def test_what_is_queued_when_a_process_ends(broker, topic):
+    """A process that ends without closing its sink has written all draws."""
+    code = (
+        f"from stream_ocpdl import DrawSink\ns = DrawSink({broker!r}, {topic!r}, 'r')\nfor k in range(500): s.draw([k])"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=120)
+
+    assert numbers(broker, topic) == list(range(500))
+
+
+def test_a_broker_that_goes_away(installed):
+    """Killed while a sampler samples, and back later: no draw is lost or repeated, and the sampler did not wait; where
+    draws are dropped, all but those are there, and they are counted.
+    """
+    with Cluster.start() as cluster:
+        servers = cluster.bootstrap_servers
+        connection = kafka.Connection(servers)
+        kafka.create_topics(connection, {"all": (2, {}), "some": (2, {})})
+        kafka.await_topics(connection, ["all", "some"])
+        every = DrawSink(servers, "all", "r", timeout=120.0)
+        some = DrawSink(servers, "some", "r", when_full="drop", room=5, queue_bytes=3_000_000, timeout=120.0)
+        taken = []
+        for k in range(200):
+            if k == 100:
+                every.flush()
+                some.flush()
+                cluster.kill(1)
+            began = time.perf_counter()
+            every.draw([float(k)], k % 2)
+            taken.append(time.perf_counter() - began)
+            some.draw(np.full(12_500, k))  # 100 kB: after some 30 of them the queues are full
+        cluster.restart(1)
+        every.close()
+        some.close()
+        kept = numbers(servers, "some")
+
+        for chain in (0, 1):
+            assert numbers(servers, "all", chain) == list(range(100))
+        assert sorted(taken)[150] < 0.05
+        assert kept == sorted(set(kept))
+        assert 0 < some.dropped == 200 - len(kept)
+
+
+# ── adapters: what they hand to a sink ─────────────────────────────────────────────────────────────────────────
+
+
+class Recorder:
+    """A sink that keeps what it is given."""
+
+    def __init__(self):
+        self.sampler, self.draws, self.checks = None, [], []
+
+    def draw(self, point, chain=0, tuning=False, number=None):
+        self.draws.append((point, chain, tuning, number))
+
+    def expect(self, check):
+        self.checks.append(check)
+
+
+def test_pymc():
+    """Points with chain and tuning, as PyMC's callback gets them; one that was never called is an error in the end."""
+    PyMCDraw = namedtuple("Draw", "chain is_last draw_idx tuning stats point")
+    sink = Recorder()
+    callback = pymc(sink)
+    with pytest.raises(ConfigError, match="nuts_sampler='pymc'"):
+        sink.checks[0]()
+    callback(trace=None, draw=PyMCDraw(2, False, 0, True, {}, {"mu": 1.0}))
+    sink.checks[0]()
+
+    assert sink.draws == [({"mu": 1.0}, 2, True, None)]
+    assert sink.sampler == "pymc"
+
+
+def test_emcee():
+    """Every walker is a chain; with a backend draws have the number of its iteration, so that a run goes on."""
+
+    class Kept:
+        iteration, random_state = 7, "state"
+
+        def save_step(self, state, accepted):
+            self.iteration += 1
+
+    sink, states = Recorder(), [SimpleNamespace(coords=np.array([[1.0], [2.0]])) for _ in range(2)]
+    assert list(emcee(sink, iter(states))) == states
+    backend = Backend(sink, Kept())
+    backend.save_step(states[0], None)
+    backend.save_step(states[1], None)
+
+    assert [(float(p[0]), c, n) for p, c, _, n in sink.draws[:3]] == [(1.0, 0, None), (2.0, 1, None), (1.0, 0, None)]
+    assert [(c, n) for _, c, _, n in sink.draws[4:]] == [(0, 7), (1, 7), (0, 8), (1, 8)]
+    assert (backend.iteration, backend.random_state) == (9, "state")
+
+
+def test_chunks():
+    """(chains, draws, …), by names or not, draw after draw of all chains; what is not so grouped is refused."""
+    sink = Recorder()
+    chunk(sink, {"mu": np.arange(6).reshape(2, 3), "tau": np.zeros((2, 3, 4))})
+    assert [(int(p["mu"]), p["tau"].shape, c) for p, c, _, _ in sink.draws[:3]] == [
+        (0, (4,), 0),
+        (3, (4,), 1),
+        (1, (4,), 0),
+    ]
+    for wrong in ({"mu": np.zeros(6)}, {"mu": np.zeros((2, 3)), "tau": np.zeros((3, 2))}, np.zeros(3), {}):
+        with pytest.raises(DataError, match="group_by_chain"):
+            chunk(sink, wrong)
+
+
+STAN = """# method = sample
+#     save_warmup = 1
+lp__,accept_stat__,mu,theta.1
+-1,0.9,0.5,1.5
+# Adaptation terminated
+# Step size = 0.8
+-2,0.8,0.25,2.5
+-3,0.7,0.125,3.5
+#  Elapsed Time: 0.01 seconds (Warm-up)
+"""
+
+
+@pytest.mark.parametrize("size", [1, 7, 40, 1000])
+def test_a_file_of_cmdstan(tmp_path, size):
+    """Cut anywhere, as it grows: each line once, the sampler's own columns left out, warm-up marked."""
+    sink, path = Recorder(), tmp_path / "out.csv"
+    tail, content = CsvTail(sink, path, 3), STAN.encode()
+    assert tail.poll() == 0
+    cuts = [*range(0, len(content), size), len(content)]
+    seen = 0
+    for a, b in pairwise(cuts):
+        with path.open("ab") as file:
+            file.write(content[a:b])
+        seen += tail.poll()
+
+    assert seen == 3
+    assert [(p["mu"], p["theta.1"], c, t) for p, c, t, _ in sink.draws] == [
+        (0.5, 1.5, 3, True),
+        (0.25, 2.5, 3, False),
+        (0.125, 3.5, 3, False),
+    ]
+    assert set(sink.draws[0][0]) == {"mu", "theta.1"}
+    with path.open("ab") as file:
+        file.write(b"1,2\n")
+    with pytest.raises(DataError, match="line 10 is no draw"):
+        tail.poll()
