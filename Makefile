@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH := $(VENV)/.ready-bench
 
-.PHONY: help demo test test-slow test-unit lint bench reference lock clean
+.PHONY: help demo test test-slow test-unit lint bench reference lock helm image clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -37,8 +37,17 @@ reference: $(READY) ## write what is generated: schema and table of the settings
 lock: $(READY) ## resolve the lock files anew from pyproject.toml
 	$(BIN)/pip install -q uv
 	$(BIN)/uv pip compile pyproject.toml --extra test --extra lint $(LOCK) -o requirements/dev.lock
+	$(BIN)/uv pip compile pyproject.toml -c requirements/dev.lock $(LOCK) -o requirements/run.lock
+	echo hatchling | $(BIN)/uv pip compile - -c requirements/dev.lock $(LOCK) -o requirements/build.lock
 	$(BIN)/uv pip compile pyproject.toml --extra bench -c requirements/dev.lock $(LOCK) -o requirements/bench.lock
 LOCK := --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate -q
+
+helm: ## build Helm, with which the chart is tested, where there is none: it takes Go, and minutes
+	@command -v helm >/dev/null || test -x build/bin/helm \
+	  || GOBIN=$(CURDIR)/build/bin go install -ldflags "-s -w" helm.sh/helm/v3/cmd/helm@v3.19.0
+
+image: ## the service as an image
+	docker build --build-arg REVISION=$$(git rev-parse HEAD) -t stream-ocpdl:0.1.0 .
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

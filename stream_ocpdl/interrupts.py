@@ -3,8 +3,12 @@
 To import Numba takes most of a second, and an interrupt in there would be shown as a bug. So, if this process is our
 command, signals keep the system's own meaning until the command is there, and have it again when it is done. A program
 that imports the package as a library has its signals for itself.
+
+The first process of a container is another matter: to it the system's own meaning of a signal is none at all, and
+SIGTERM would be ignored until the service has its own handler, after minutes of compiling. So it gets one at once.
 """
 
+import os
 import signal
 import sys
 from os.path import basename  # which is there already: to import anything takes time
@@ -31,4 +35,11 @@ def heard() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def mortal() -> None:
+    """From now on SIGTERM ends this process also if it is the first one of its container."""
+    if is_command() and os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
+
+
 quiet()
+mortal()

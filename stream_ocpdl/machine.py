@@ -49,9 +49,9 @@ def keep_kernels() -> Path | None:
     config: Any = numba.config
     name = f"stream_ocpdl-{mathematics()}"
     user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache" if _has_home() else None
-    for parent in (os.environ.get("NUMBA_CACHE_DIR"), user, tempfile.gettempdir()):
-        with suppress(OSError):
-            if parent:
+    for find in (lambda: os.environ.get("NUMBA_CACHE_DIR"), lambda: user, tempfile.gettempdir):
+        with suppress(OSError):  # of gettempdir, too, where nothing can be written
+            if parent := find():
                 place = Path(parent) / name
                 place.mkdir(parents=True, exist_ok=True)
                 tempfile.TemporaryFile(dir=place).close()

@@ -9,11 +9,13 @@ from stream_ocpdl.config.reference import schema, table
 from stream_ocpdl.observe import alerts
 from stream_ocpdl.observe.catalogue import reference
 from stream_ocpdl.observe.dashboard import dashboard
+from tests import chart
 
 ROOT = Path(__file__).parents[1]
 SCHEMA, DOCS = ROOT / "schemas" / "settings.schema.json", ROOT / "docs" / "settings.md"
 METRICS = ROOT / "docs" / "metrics.md"
-CHART = ROOT / "helm" / "stream-ocpdl"
+CHART = chart.CHART
+VALUES, PAGE = CHART / "values.schema.json", CHART / "README.md"
 RULES, MANIFEST = CHART / "alerts" / "rules.yaml", CHART / "alerts" / "prometheusrule.yaml"
 DASHBOARD = CHART / "dashboards" / "stream-ocpdl.json"
 RUNBOOKS = ROOT / "docs" / "runbooks" / "README.md"
@@ -30,6 +32,8 @@ def generated():
         MANIFEST: in_yaml(alerts.manifest()),
         DASHBOARD: json.dumps(dashboard(), indent=2, ensure_ascii=False) + "\n",
         RUNBOOKS: within(RUNBOOKS, alerts.table()),
+        VALUES: json.dumps(chart.values_schema(), indent=2, ensure_ascii=False) + "\n",
+        PAGE: within(PAGE, chart.readme()),
     }
 
 
