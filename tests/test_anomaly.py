@@ -167,6 +167,15 @@ def test_zeros_and_equal_tensors_are_judged():
     assert max(judgement.quantiles[0]) < 0.02
 
 
+@pytest.mark.parametrize(("loss", "energy"), [(1e-300, 0.0), (1.0, 5e-324), (1e300, 1e-300)])
+def test_what_has_no_size_is_judged(loss, energy):
+    """A loss without a tensor, as rounding may leave one: no division by nothing, and a checkpoint that can be read."""
+    judgement, senses = judge(Senses(), np.array([loss]), np.zeros((1, 1)), np.array([energy]))
+
+    assert judgement.residuals == [1e6]
+    assert Senses.from_bytes(senses.to_bytes()) == senses
+
+
 def test_rounding_is_no_residual():
     """Data that are explained to the last digit stay so, however their rounding moves."""
     random = np.random.default_rng(0)

@@ -46,8 +46,8 @@ SLACK, MOST, LIMIT = 0.4, 4.0, 20.0
 WARM, PATIENCE = 256, 10
 """Steps before any change is told, and for which one of scale waits for one of structure."""
 
-FLOOR = 1e-12
-"""The square of a relative residual below which there is only rounding."""
+FLOOR, CEILING = 1e-12, 1e12
+"""Squares of relative residuals: below the one there is only rounding, above the other a tensor of no size."""
 
 UNUSUAL = 0.99
 """The quantile of the residual above which a tensor is counted as unusual."""
@@ -195,7 +195,10 @@ def judge(
     if ridge > 0.0:
         losses = losses - ridge * np.square(H).sum(axis=1)
     norms, b = energies.tolist(), len(losses)
-    relative = [x / e if x > FLOOR * e else FLOOR for x, e in zip(losses.tolist(), norms, strict=True)]
+    relative = [
+        (x / e if x < CEILING * e else CEILING) if x > FLOOR * e else FLOOR
+        for x, e in zip(losses.tolist(), norms, strict=True)
+    ]
     residuals = list(map(sqrt, relative))
     k = senses.steps % b  # not always the same: rows are sorted, and partitions may differ
     noted = (relative[k], norms[k], relative[k] * norms[k])
