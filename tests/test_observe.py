@@ -4,7 +4,7 @@ import json
 import subprocess
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from math import inf
 
@@ -13,6 +13,9 @@ import numpy as np
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
 
 from stream_ocpdl import Learner, Problem
 from stream_ocpdl.errors import ConfigError
@@ -277,6 +280,30 @@ def test_the_server_answers_and_ends():
         httpx.get(f"{server.address}/live")
     with pytest.raises(ConfigError, match=r"^http cannot listen at 192\.0\.2\.1:0: "):
         Server(None, "192.0.2.1", 0)
+
+
+def test_who_asks_at_the_end_leaves_no_trace(caplog):
+    """An answer that takes longer than the service waits for is cut, and that is no error."""
+    asked, answered = threading.Event(), threading.Event()
+
+    def slow(_):
+        asked.set()
+        answered.wait(20)
+        return Response()
+
+    def ask(address):
+        with suppress(httpx.HTTPError):
+            httpx.get(address, timeout=20)
+
+    with Server(Starlette(routes=[Route("/", slow)]), "127.0.0.1", 0) as server:
+        client = threading.Thread(target=ask, args=(server.address,))
+        client.start()
+        assert asked.wait(20)
+    client.join(20)
+    answered.set()
+
+    assert not client.is_alive()
+    assert caplog.records == []
 
 
 def test_presence():

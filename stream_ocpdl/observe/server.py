@@ -4,6 +4,7 @@ import errno
 import logging
 import socket
 import threading
+from asyncio import CancelledError
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,9 +17,14 @@ PATIENCE = 2.0
 """Seconds to wait for the server when the service ends."""
 
 
+CUT = ("ASGI callable returned without completing response", "Cancel ")
+"""How lines begin that say that somebody was let go: who does not read, or still asks when the service ends."""
+
+
 def not_a_reader_let_go(record: logging.LogRecord) -> bool:
-    """Whether a line of the server's log is another than that a stream was cut: who does not read is no error."""
-    return not record.getMessage().startswith("ASGI callable returned without completing response")
+    """Whether a line of the server's log is another than that an answer was cut, which is no error."""
+    cancelled = record.exc_info is not None and isinstance(record.exc_info[1], CancelledError)
+    return not cancelled and not record.getMessage().startswith(CUT)
 
 
 class Server:
