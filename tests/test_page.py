@@ -1,5 +1,6 @@
 """Atoms are drawn as what they are."""
 
+import json
 import subprocess
 import sys
 from base64 import b64decode
@@ -102,6 +103,19 @@ def test_slices_that_are_too_many_are_few_and_said():
     assert len(views) == SLICES
     assert (views[0]["title"], views[-1]["title"]) == ("frame × y × x: frame 0", "frame × y × x: frame 49")
     assert views[0]["note"] == f"{SLICES} of 50 slices"
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("shape", [(4, 3), (12, 12, 3)])
+def test_products_that_are_too_large_are_drawn(shape, sign):
+    """Each loading is finite, and the atom is not: JSON has no such numbers."""
+    U, *rest = [1e200 * U for U in loadings(*shape)]
+    U[0], U[1] = 0.0, sign * U[1]
+
+    for found in atoms([U, *rest]):
+        assert json.dumps(found, allow_nan=False)
+        assert np.abs(decoded(found["views"][0])).max() == 1e300
 
 
 @pytest.mark.parametrize("values", [[0.0, 0.0], [-1e300, 1e300], [-3.0, 1.0], [1e-310, 2e-310], [np.nan, np.inf]])

@@ -44,6 +44,9 @@ SLICES = 12
 LONGER = 8
 """So many times longer than the other an axis is one to go along."""
 
+LARGEST = 1e300
+"""What is larger is drawn as this: products of loadings that a file has may be infinite."""
+
 TIME = frozenset(["time", "date", "second", "minute", "hour", "day", "week", "month", "year", "frame", "lag", "step"])
 COLOUR = frozenset(["colour", "color", "rgb", "channel"])
 
@@ -132,6 +135,7 @@ def pictures(T: Array, axes: Sequence[Axis]) -> list[Json]:
 def picture(T: Array, axes: Sequence[Axis], title: str = "", note: str = "") -> Json:
     """One view of a tensor with one or two axes, or a patch in colour."""
     kind, axes, T = _arranged(T, axes)
+    T = np.clip(np.nan_to_num(T), -LARGEST, LARGEST)
     signed, bound = bool((T < 0).any()), float(np.abs(T).max(initial=0.0))
     low, high = (-bound if signed else 0.0), bound
     x = (T - low) / (high - low) if bound > 0 else np.zeros_like(T)
