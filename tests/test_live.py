@@ -293,6 +293,14 @@ def test_fewer_pictures_than_atoms(asked):
     assert ["views" in one for one in found["atoms"]] == [True, False]
 
 
+@pytest.mark.parametrize("wanted", ["abc", "-1", "0", "", "9" * 30])
+def test_no_number_of_pictures(asked, wanted):
+    """As many as without one."""
+    found = asked.get(f"/api/dictionary?atoms={wanted}").json()
+
+    assert ["views" in one for one in found["atoms"]] == [True, True]
+
+
 def test_an_atom_names_the_tensors_that_used_it(asked, learned):
     """By topic, partition and offset; the strongest first, with the codes that were published."""
     _, shard, _ = learned

@@ -60,7 +60,8 @@ def routes(board: Board) -> list[Route]:
 
     def dictionary(shard: Shard, request: Request) -> Any:
         await_dictionary(shard)
-        return gallery.dictionary(shard, number_in(request, "atoms", DRAWN) or DRAWN)
+        wanted = number_in(request, "atoms") or 0
+        return gallery.dictionary(shard, wanted if wanted > 0 else DRAWN)
 
     def atom(shard: Shard, request: Request) -> Any:
         await_dictionary(shard)
@@ -106,11 +107,11 @@ def of_shard(board: Board, answer: Callable[[Shard, Request], Any]) -> Callable[
     return handler
 
 
-def number_in(request: Request, name: str, default: int | None = None) -> int | None:
-    """A number of the query; what is none counts as no shard."""
+def number_in(request: Request, name: str) -> int | None:
+    """A number of the query, or none; −1 if it is none."""
     given = request.query_params.get(name)
     if given is None:
-        return default
+        return None
     return int(given) if given.isascii() and given.isdigit() and len(given) < 10 else -1
 
 
