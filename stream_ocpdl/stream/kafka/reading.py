@@ -32,14 +32,15 @@ def watermarks(connection: Connection, topic: str, partitions: Collection[int]) 
     """The lowest offset and the high watermark of each partition, open transactions included."""
     with closing(connection.consumer(**{"isolation.level": "read_uncommitted"})) as consumer:
         partitions_of(consumer, topic, connection.patience)
-        return {p: _watermarks(consumer, topic, p, connection.patience) for p in partitions}
+        return {p: ends_of(consumer, topic, p, connection.patience) for p in partitions}
 
 
 _NO_LEADER = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 """What is said of a partition that was just made, or moves to another broker."""
 
 
-def _watermarks(consumer: Consumer, topic: str, partition: int, patience: float) -> tuple[int, int]:
+def ends_of(consumer: Consumer, topic: str, partition: int, patience: float) -> tuple[int, int]:
+    """The lowest offset of a partition, and the one behind all that this consumer may read."""
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -63,7 +64,7 @@ def offsets_at(connection: Connection, topic: str, timestamp: int) -> dict[int, 
             found = consumer.offsets_for_times(wanted, timeout=connection.patience)
         except KafkaException as error:
             raise BrokerError(f"{topic} does not answer: {error.args[0].str()}") from error
-        ends = {p.partition: _watermarks(consumer, topic, p.partition, connection.patience)[1] for p in found}
+        ends = {p.partition: ends_of(consumer, topic, p.partition, connection.patience)[1] for p in found}
         return {p.partition: p.offset if p.offset >= 0 else ends[p.partition] for p in found}
 
 

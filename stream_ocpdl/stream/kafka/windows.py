@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 from stream_ocpdl.errors import BrokerError
 from stream_ocpdl.stream.kafka.admin import partitions_of
 from stream_ocpdl.stream.kafka.connection import Connection
-from stream_ocpdl.stream.kafka.reading import raise_on_read, record_of
+from stream_ocpdl.stream.kafka.reading import ends_of, raise_on_read, record_of
 from stream_ocpdl.stream.messages import Record
 
 Window = Mapping[int, tuple[int, int]]
@@ -48,14 +48,7 @@ def stable_ends(
     """The lowest offset of each partition, and the one before which all transactions are over."""
     with closing(connection.consumer()) as consumer:
         there = partitions_of(consumer, topic, connection.patience)
-        return {p: _ends(consumer, topic, p, connection.patience) for p in partitions or there}
-
-
-def _ends(consumer: Consumer, topic: str, partition: int, patience: float) -> tuple[int, int]:
-    answer = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=patience)
-    if answer is None:
-        raise BrokerError(f"{topic}[{partition}] does not answer within {patience:g} s")
-    return answer
+        return {p: ends_of(consumer, topic, p, connection.patience) for p in partitions or there}
 
 
 def read_windows(connection: Connection, topic: str, wanted: Sequence[Window]) -> Iterator[tuple[int, Record]]:
