@@ -6,6 +6,7 @@ A container may be allowed less than the machine has: a quota of processor time,
 import hashlib
 import os
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,12 @@ def keep_kernels() -> Path | None:
     config: Any = numba.config
     name = f"stream_ocpdl-{mathematics()}"
     user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache" if _has_home() else None
-    for find in (lambda: os.environ.get("NUMBA_CACHE_DIR"), lambda: user, tempfile.gettempdir):
+    places: tuple[Callable[[], str | Path | None], ...] = (
+        lambda: os.environ.get("NUMBA_CACHE_DIR"),
+        lambda: user,
+        tempfile.gettempdir,
+    )
+    for find in places:
         with suppress(OSError):  # of gettempdir, too, where nothing can be written
             if parent := find():
                 place = Path(parent) / name
