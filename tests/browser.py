@@ -41,12 +41,16 @@ class Browser:
         )
         started = next(line for line in self._driver.stdout if "started successfully on port" in line)
         port = re.search(r"port (\d+)", started)[1]
-        self._client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120)
+        self._client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=200)
         options = {
             "binary": shutil.which("chromium"),
             "args": [*FLAGS, f"--window-size={width},{height}", f"--user-data-dir={self._home.name}"],
         }
-        wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"}}
+        wanted = {
+            "goog:chromeOptions": options,
+            "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
+            "timeouts": {"script": 180_000, "pageLoad": 180_000},  # milliseconds: a machine may be busy
+        }
         self._session = ""
         self._session = f"/session/{self._post('/session', capabilities={'alwaysMatch': wanted})['sessionId']}"
         self.requests = []
@@ -82,7 +86,7 @@ class Browser:
         """A command of the browser's own tools."""
         return self._post("/goog/cdp/execute", cmd=command, params=parameters)
 
-    def until(self, script, seconds=60.0):
+    def until(self, script, seconds=120.0):
         """Wait until a script returns something true, which is returned; or else the last."""
         deadline = time.monotonic() + seconds
         while not (found := self.run(script)) and time.monotonic() < deadline:

@@ -86,7 +86,7 @@ def drawn(browser, life):
         life.show()
         return browser.run("return document.documentElement.dataset.drawn") == wanted
 
-    return eventually(there, 30)
+    return eventually(there, 120)
 
 
 PIXELS = """
@@ -123,7 +123,7 @@ def test_it_is_alone_and_keeps_its_policy(browser, life):
     browser.complaints()
     browser.asked().clear()
     opened(browser, life)
-    browser.until("return window.Plotly === undefined || document.querySelector('#losses .main-svg') !== null", 20)
+    browser.until("return window.Plotly === undefined || document.querySelector('#losses .main-svg') !== null")
 
     asked = [url for url in browser.asked() if not url.startswith(("data:", "chrome:"))]  # its own empty page
     assert any(url.startswith(f"{life.server.address}/api/events") for url in asked)
@@ -215,10 +215,10 @@ def test_a_restart_is_survived(browser, life):
 
     life.world.input[0] += tensors(10, 2)
     life.begin()
+    assert browser.until("return document.querySelector('#notice').textContent.includes('started again')")
     assert drawn(browser, life)
     assert life.pipeline.progress.state.t == before + 2
     assert browser.run("return document.querySelector('#state').dataset.state") == "live"
-    assert "started again" in browser.run("return document.querySelector('#notice').textContent")
 
 
 def test_on_a_phone(browser, life):

@@ -4,13 +4,16 @@ import * as panels from "./panels.js";
 
 const FEWEST = 600, MOST = 1200;        // points that are kept: of more, every second one goes
 const REDRAWN = 2000;                   // milliseconds between two pictures of the dictionary
+const CURVED = 1500;                    // and between two of the curves
+const TOLD = 60;                        // seconds for which a restart is told
 const PAUSES = [1000, 2000, 4000, 5000]; // before another attempt
 
+const clock = (at) => new Date(1000 * at).toLocaleTimeString("en-GB");
 const place = (id) => document.getElementById(id);
 const now = {
-  events: null, timer: 0, attempts: 0, lastAt: 0, goneSince: null, instance: null,
+  events: null, timer: 0, attempts: 0, lastAt: 0, restartedAt: -Infinity, goneSince: null, instance: null,
   shard: new URLSearchParams(location.search).get("shard"), paused: false,
-  points: [], modes: [], known: false, dictionary: "", drawnAt: 0, drawing: false, refused: -1, card: "", chosen: null, atoms: 36,
+  points: [], modes: [], known: false, dictionary: "", drawnAt: 0, drawing: false, refused: -1, card: "", atoms: 36, grown: false, curvesAt: 0,
 };
 
 // ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -51,7 +54,7 @@ function disconnect() {
 function lost(why) {
   disconnect();
   now.goneSince ??= new Date();
-  const seen = now.lastAt ? ` What you see is of ${new Date(1000 * now.lastAt).toLocaleTimeString("en-GB")}.` : "";
+  const seen = now.lastAt ? ` What you see is of ${clock(now.lastAt)}.` : "";
   say("gone", "gone", `${why} It is gone since ${now.goneSince.toLocaleTimeString("en-GB")}.${seen} Trying again …`);
   now.timer = setTimeout(connect, PAUSES[Math.min(now.attempts++, PAUSES.length - 1)]);
 }
@@ -71,16 +74,15 @@ function say(state, word, notice = "") {
 function frame(found) {
   const again = now.instance !== null && now.instance !== found.instance;
   if (again) {
-    now.restarted = `The service was started again; seen at ${new Date(1000 * found.at).toLocaleTimeString("en-GB")}.`;
-    setTimeout(() => { now.restarted = ""; }, 15000);
-    Object.assign(now, { dictionary: "", refused: -1, known: false });
+    Object.assign(now, { restartedAt: found.at, dictionary: "", refused: -1, known: false });
   }
   Object.assign(now, { attempts: 0, goneSince: null, lastAt: found.at, instance: found.instance });
   document.title = `${found.model} · stream_ocpdl`;
   place("model").textContent = found.model;
   choices(found);
   const waiting = found.reasons.length > 0;
-  const notes = [now.restarted, waiting ? `Not ready: ${found.reasons.join("; ")}.` : ""].filter(Boolean).join(" ");
+  const told = found.at - now.restartedAt < TOLD ? `The service was started again; seen at ${clock(now.restartedAt)}.` : "";
+  const notes = [told, waiting ? `Not ready: ${found.reasons.join("; ")}.` : ""].filter(Boolean).join(" ");
   say(waiting ? "waiting" : "live", waiting ? "not ready" : "live", notes);
   if (found.status) return shard(found);
   const elsewhere = found.role === "standby" ? "This process is a standby: another one writes." : "No such shard is written here.";
@@ -98,7 +100,8 @@ function shard(found) {
   const rate = now.points.length ? panels.rate(now.points, now.points.length - 1) : null;
   const stale = now.points.length && found.at - now.points.at(-1).at > 5; // nothing was learned for a while
   panels.tiles(status, stale ? 0 : rate);
-  if (found.points.length || renamed) panels.curves(now.points, now.modes);
+  now.grown ||= found.points.length > 0 || renamed;
+  if (now.grown && performance.now() - now.curvesAt > CURVED) curves();
   const card = JSON.stringify([status.card, status.chains]);
   if (card !== now.card) {
     now.card = card;
@@ -134,6 +137,11 @@ async function history() {
   const newer = now.points.filter((point) => point.at > last);
   now.points = now.points.filter((point) => point.t < first);
   append([...found.points, ...newer]);
+  curves();
+}
+
+function curves() {
+  Object.assign(now, { grown: false, curvesAt: performance.now() });
   panels.curves(now.points, now.modes);
 }
 
