@@ -49,6 +49,15 @@ def test_the_demo_on_a_real_broker(broker, tmp_path):
     assert not [name for name in kafka.topic_names(kafka.Connection(broker))() - before if name.startswith("demo")]
 
 
+def test_demo_says_at_once_that_there_is_no_place_for_its_report(monkeypatch):
+    """And not when a minute is over."""
+    monkeypatch.setattr("stream_ocpdl.cli.demo.warm_up", lambda _: pytest.fail("it has begun"))
+    result = CliRunner().invoke(main, ["demo", "--report", "nowhere/demo.html"])
+
+    assert result.exit_code == 2
+    assert "nowhere/demo.html cannot be written" in result.output
+
+
 def test_the_demo_with_other_data(tmp_path, monkeypatch):
     """A file of tensors, or patches of the picture that is painted: there is nothing to match."""
     monkeypatch.chdir(tmp_path)

@@ -89,6 +89,8 @@ def demo(
 
     Example: stream-ocpdl demo --seconds 20
     """
+    if not report.absolute().parent.is_dir():  # now, and not when all is over
+        raise ConfigError(f"{report} cannot be written: there is no such directory; choose another with --report")
     shown = _material(data, rank, seed)
     console = Console()
     click.echo("compiling the kernels (the first time takes most of a minute) …")
