@@ -25,7 +25,7 @@ def seen(relaxation, thin=1):
     return values[:, : len(EARLY)].mean(axis=(0, 1)), values[:, len(EARLY) :].mean(axis=(0, 1))
 
 
-@pytest.mark.parametrize("relaxation", [1.0, 5.0, 20.0], ids=["independent", "fast", "slow"])
+@pytest.mark.parametrize("relaxation", [1.0, 5.0, 20.0], ids=["independent", "fast", "sluggish"])
 def test_the_surrogate_comes_to_the_expected_loss(relaxation):
     """|f̂_t(D_t) − f(D_t)| and the residual of f fall, with every draw of the chain learned in its order.
 
