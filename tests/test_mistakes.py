@@ -26,12 +26,12 @@ BROKEN = SERVICE + "batching: {size: 5\n"
 
 
 def typed(directory, line, **variables):
-    """What a command line prints, and its exit code; it may take ten seconds."""
+    """What a command line prints, and its exit code; it may not wait for a minute."""
     command = [sys.executable, "-m", "stream_ocpdl", *line.split()]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OCPDL_HTTP__PORT": "0", **variables}
     began = time.monotonic()
     done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=60)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 45
     assert "Traceback" not in done.stderr
     return (done.stdout + done.stderr).strip(), done.returncode
 

@@ -372,10 +372,10 @@ def test_a_flood_of_poison_passes(value):
 def test_a_long_flood_costs_no_more_a_record():
     """A hundred thousand refused records behind a waiting tensor take seconds, and leave one run in the journal."""
     world = World(flood(100_000))
-    began = time.perf_counter()
+    began = time.process_time()
     serve(world, plan(refusals=Refusals(None, None)), PACE, chunk=1000)
 
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20
     assert len(world.stream("dead-letters")) == 100_000
     assert max(len(JournalRecord.from_bytes(value).ahead) for value in world.stream("journal")) == 1
 

