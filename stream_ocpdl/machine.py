@@ -6,7 +6,6 @@ A container may be allowed less than the machine has: a quota of processor time,
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -50,19 +49,20 @@ def keep_kernels() -> Path | None:
     config: Any = numba.config
     name = f"stream_ocpdl-{mathematics()}"
     user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache" if _has_home() else None
-    places: tuple[Callable[[], str | Path | None], ...] = (
-        lambda: os.environ.get("NUMBA_CACHE_DIR"),
-        lambda: user,
-        tempfile.gettempdir,
-    )
-    for find in places:
-        with suppress(OSError):  # of gettempdir, too, where nothing can be written
-            if parent := find():
+    for parent in (os.environ.get("NUMBA_CACHE_DIR"), user, _temporary()):
+        with suppress(OSError):
+            if parent:
                 place = Path(parent) / name
                 place.mkdir(parents=True, exist_ok=True)
                 tempfile.TemporaryFile(dir=place).close()
                 config.CACHE_DIR = str(place)
                 return place
+    return None
+
+
+def _temporary() -> str | None:
+    with suppress(OSError):  # where nothing at all can be written
+        return tempfile.gettempdir()
     return None
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import tomllib
 from functools import cache
@@ -295,6 +296,31 @@ def test_what_is_off_is_not_there():
     assert {kind for kind, _ in rendered("default")} == {
         *("ConfigMap", "Deployment", "NetworkPolicy", "Pod", "PodDisruptionBudget", "Service", "ServiceAccount"),
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("default", "2 processes, of which 1 at most write and the others stand by"),
+        ("small", "1 process, and nobody who stands by"),
+        ("production", "5 processes, of which 4 at most write and the others stand by"),
+    ],
+)
+def test_notes_tell_what_was_installed(name, said, tmp_path):
+    """NOTES.txt is shown by a cluster only: so it is rendered as part of an object."""
+    shutil.copytree(CHART, tmp_path / "chart")
+    notes = f'{{{{- define "notes" }}}}{(CHART / "templates" / "NOTES.txt").read_text()}{{{{ end -}}}}'
+    (tmp_path / "chart" / "templates" / "notes.yaml").write_text(
+        notes + 'notes: |\n  {{- include "notes" . | nindent 2 }}\n'
+    )
+    words = ["--kube-version", VERSIONS[-1], "--show-only", "templates/notes.yaml", *values(EXAMPLES[name])]
+    done = helm("template", "weather", tmp_path / "chart", *words)
+
+    assert done.returncode == 0, done.stderr
+    told = yaml.safe_load(done.stdout)["notes"]
+    assert said in told
+    assert ("settings of the example" in told) == (name == "default")
+    assert "kubectl -n default rollout status deployment/weather-stream-ocpdl\n" in told
 
 
 def test_every_value_is_described():

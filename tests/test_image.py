@@ -26,7 +26,7 @@ from tests.reference import DASHBOARD, ROOT, RULES
 from tests.test_alerts import check_command
 from tests.test_kafka import PARTITIONS, Model, eventually
 from tests.test_top import free_port
-from tests.tools import go_module, tool
+from tests.tools import go_module, missing, tool
 
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
 COMPOSE_SPEC = "github.com/compose-spec/compose-go/v2@v2.9.0"
@@ -136,6 +136,8 @@ def built():
                 for word in words.split()[:-1]:
                     copy(ROOT / word, source / word)
         source.chmod(0o555)
+        if not all((Path(sys.base_prefix) / "bin" / name).exists() for name in ("python", "pip")):
+            missing(f"{sys.base_prefix}/bin has not both python and pip")
         python = reachable(Path(sys.base_prefix), place / "python")
         for name, words in instructions(1):
             if name == "RUN":
@@ -232,7 +234,7 @@ class Container:
         except httpx.TransportError:
             return None
 
-    def answers(self, path, seconds=280):
+    def answers(self, path, seconds=600):
         """Wait until an endpoint is green, or the process is gone."""
         eventually(lambda: self.process.poll() is not None or getattr(self.ask(path), "status_code", 0) == 200, seconds)
         return self.process.poll() is None and self.ask(path).status_code == 200
@@ -290,8 +292,12 @@ def seed(place):
         stamp = (origin / path.name).stat()
         os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     (volume, *_) = json.loads(last("VOLUME"))
+    target = Path(f"{place}{volume}") / cache.name / new
     if (cache / old).is_dir():
-        shutil.copytree(cache / old, Path(f"{place}{volume}") / cache.name / new)
+        shutil.copytree(cache / old, target, dirs_exist_ok=True)
+        if os.geteuid() == 0:
+            for path in (target.parent, target, *target.iterdir()):
+                os.chown(path, 10001, 10001)
 
 
 @pytest.mark.broker

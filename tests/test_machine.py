@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stream_ocpdl.machine import processors
+from stream_ocpdl.machine import keep_kernels, processors
 
 ROOT = Path(__file__).parents[1]
 MINE = len(os.sched_getaffinity(0))
@@ -63,3 +63,16 @@ def test_kernels_are_kept_where_one_can_write(tmp_path):
     assert list((tmp_path / "named").rglob("*.nbi"))
     found = kernels(NUMBA_CACHE_DIR=nowhere, XDG_CACHE_HOME=nowhere, HOME=nowhere, TMPDIR=str(tmp_path / "tmp"))
     assert found.startswith(str(tmp_path / "tmp"))
+
+
+def test_kernels_are_kept_nowhere_if_nothing_can_be_written(monkeypatch):
+    """Not even a temporary directory: each process compiles for itself, and starts all the same."""
+
+    def none_usable():
+        raise FileNotFoundError
+
+    monkeypatch.setattr("tempfile.gettempdir", none_usable)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "/proc/nowhere")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+
+    assert keep_kernels() is None
