@@ -338,6 +338,7 @@ def test_the_first_process_can_be_ended(built):
 
 
 @pytest.mark.skipif(not is_first(), reason="it takes root to have a root that is read-only")
+@pytest.mark.timeout(900)
 def test_only_volumes_can_be_written(built):
     """The tests above would not see it if a root were not read-only."""
     volumes = [Path(f"{built}{path}") for path in json.loads(last("VOLUME"))]
