@@ -157,6 +157,24 @@ def test_without_the_library_of_the_curves(browser, life, monkeypatch):
     assert browser.until("return document.querySelector('#losses').textContent.includes('pip install plotly')")
 
 
+LEGEND = """
+const name = arguments[0], place = document.body.appendChild(document.createElement("div"));
+const curves = [0, 1].map((colour) => ({ name, x: [1, 2], y: [1, 2], colour }));
+return import("/static/charts.js").then(async (charts) => {
+  await charts.chart({ x: "step", y: "loss", log: "", curves }, place);
+  return [place.querySelectorAll("a, image").length, place.querySelector(".legendtext").textContent];
+});
+"""
+
+
+def test_a_hostile_name_of_a_curve_is_text(browser, life):
+    """Names of axes come with tensors, and Plotly makes links of some names."""
+    opened(browser, life)
+    name = '<a href="https://example.invalid">height</a> & <b>width</b>'
+
+    assert browser.run(LEGEND, name) == [0, name]
+
+
 def test_a_hostile_reason_is_text(browser, life):
     """It is shown as it is, and is no part of the page."""
     opened(browser, life)

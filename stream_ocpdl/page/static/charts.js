@@ -6,6 +6,11 @@ function property(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
+/** A name as Plotly has to be given it: links, bold type and the like are markup to it. */
+function named(text) {
+  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+}
+
 function layout(figure) {
   const axis = (title, log, dates = false) => ({
     title: { text: title, standoff: 6 },
@@ -37,7 +42,7 @@ export function chart(figure, element) {
   const traces = figure.curves.map((curve) => ({
     type: "scatter",
     mode: curve.x.length < 30 ? "lines+markers" : "lines",
-    name: curve.name,
+    name: named(curve.name),
     x: curve.x,
     y: curve.y,
     line: { color: property(`--line-${curve.colour % 8}`), width: 1.8, dash: curve.dashed ? "dot" : "solid" },
