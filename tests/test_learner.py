@@ -25,6 +25,7 @@ from stream_ocpdl import (
     stationarity,
 )
 from stream_ocpdl.ocpdl import aggregates as aggregates_module
+from stream_ocpdl.ocpdl import learner as learner_module
 from stream_ocpdl.ocpdl import small as small_module
 from stream_ocpdl.ocpdl.batch import gather
 from stream_ocpdl.ocpdl.blocks import Blocks
@@ -503,6 +504,21 @@ def test_warm_up_leaves_no_trace():
     """It works for every kind of problem."""
     for options in ({}, {"dtype": "float32"}, {"missing": "impute"}, {"sparsity": 0.1, "ridge": 0.1}):
         warm_up(Problem(shape=(5, 4), rank=2, batch_size=3, **options))
+
+
+def test_warm_up_meets_the_radius(monkeypatch):
+    """Or the kernels for that would be compiled in the middle of a stream, which stands still for most of a minute."""
+    held = []
+
+    def spied(*args, update=learner_module.update_loadings):
+        found = update(*args)
+        held.extend(found[1].radius_active)
+        return found
+
+    monkeypatch.setattr(learner_module, "update_loadings", spied)
+    warm_up(Problem(shape=(5, 4), rank=2, batch_size=3))
+
+    assert any(held)
 
 
 def test_in_single_precision_all_modes_see_one_B():

@@ -44,6 +44,9 @@ from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
 DISCARDED = "a step has a result that is not finite and was discarded; rescale the data"
 
+NARROW = 1e-9
+"""A weight with which every radius is active."""
+
 
 class Learner:
     """The newest state of a problem, and the step to the next.
@@ -170,7 +173,10 @@ def learn_small(
 
 
 def warm_up(problem: Problem, workers: Workers = SERIAL) -> None:
-    """Two steps on data that mean nothing, so that everything is compiled, or loaded, before the first that counts."""
+    """Two steps on data that mean nothing, so that everything is compiled, or loaded, before the first that counts.
+
+    Small ones hardly ever meet the radius: loadings are held back once by one that is nearly nothing.
+    """
     learner = Learner(problem, workers=workers, in_place=True)
     random = np.random.default_rng(0)
     most = 2 + SMALL // (problem.rank * prod(problem.shape))  # more take no other way, and may not fit the memory
@@ -180,6 +186,9 @@ def warm_up(problem: Problem, workers: Workers = SERIAL) -> None:
         learner.step(collect(problem, list(X), workers)[0])
         if are_few(few, problem):
             learner.step(collect(problem, few, workers)[0])
+    state = learner.state
+    if not isinstance(state.aggregates.B, Blocks):
+        update_loadings(problem, problem.sets(state.scale), state.loadings, state.aggregates, NARROW, workers)
 
 
 def settle(problem: Problem, state: State, batch: AnyBatch) -> State:
