@@ -41,7 +41,10 @@ def test_the_surrogate_comes_to_the_expected_loss(relaxation):
 
 
 def test_thinning_wastes_draws():
-    """Of the slow chain every 23rd draw, which is its mixing time: the same draws have come, and the loss is worse."""
+    """Of the slow chain every 23rd draw, which is its mixing time: the same draws have come, and the loss is worse.
+
+    That is so for a chain that moves quickly inside of its groups; for one that rests it is not (docs/mcmc.md).
+    """
     assert chain_of(20.0).mixing_time == 23
     (early, _, _), (late, _, _) = seen(20.0)
     (thin_early, _, _), (thin_late, _, _) = seen(20.0, 23)
