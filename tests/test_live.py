@@ -109,7 +109,7 @@ def test_the_past_since_and_before():
 
 
 def spectators(clock, chosen=None):
-    return Spectators(chosen or plan(), lambda: (None, 0.0), lambda: clock[0], lambda: clock[0])
+    return Spectators(chosen or plan(), lambda: clock[0], lambda: clock[0])
 
 
 def outcome_of(step, t, **more):
@@ -167,7 +167,7 @@ def test_a_slow_copy_is_made_less_often(learned):
         clock[0] += 0.25
         return clock[0]
 
-    seen = Spectators(plan(), lambda: (None, 0.0), now, lambda: 0.0)
+    seen = Spectators(plan(), now, lambda: 0.0)
     seen.ready(pipeline)
     seen.look()
     seen.turned()

@@ -100,7 +100,7 @@ class Shard:
 
     def __post_init__(self) -> None:
         self.began = self.wall()
-        self.spectators = Spectators(self.plan, self._lagging, self.now, self.wall)
+        self.spectators = Spectators(self.plan, self.now, self.wall)
 
     def phase(self, name: str) -> None:
         """What it does from now on."""
@@ -134,7 +134,7 @@ class Shard:
         """It made a step."""
         self._look(pipeline)
         self.refused.update(outcome.refused)
-        self.spectators.stepped(pipeline, outcome)
+        self.spectators.stepped(pipeline, outcome, self._lagging)
         step = outcome.step
         if step is None:
             return

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -41,6 +41,14 @@ LARGEST = 32_000_000
 
 LAGGED = 1.0
 """Seconds between two looks at the lag, which takes longer than all else here."""
+
+
+Lag: TypeAlias = Callable[[], tuple[int | None, float]]
+
+
+def unknown() -> tuple[int | None, float]:
+    """Nothing is known of a lag."""
+    return None, 0.0
 
 
 class Dictionary(NamedTuple):
@@ -79,7 +87,6 @@ class Spectators:
     def __init__(
         self,
         plan: Plan,
-        lag: Callable[[], tuple[int | None, float]],
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -93,7 +100,7 @@ class Spectators:
         """The step from which on every revival is known."""
         self.revived: dict[int, int] = {}
         """The step of each atom's last revival since then."""
-        self._plan, self._lag, self._now, self._wall = plan, lag, now, wall
+        self._plan, self._now, self._wall = plan, now, wall
         self._room = max(1, min(ROWS, BYTES // (8 * plan.problem.rank)))
         self._coded: deque[tuple[int, tuple[Position, ...], Array]] = deque()
         self._rows, self._t, self._learned = 0, 0, 0
@@ -127,8 +134,8 @@ class Spectators:
         if self._next <= now < self._until and self._pipeline is not None:
             self._copy(self._pipeline, now)
 
-    def stepped(self, pipeline: Pipeline, outcome: Outcome) -> None:
-        """A step was made."""
+    def stepped(self, pipeline: Pipeline, outcome: Outcome, lag: Lag = unknown) -> None:
+        """A step was made; `lag` is asked for records and seconds now and then, and not kept: it knows a client."""
         if outcome.letters:
             self.refused += len(outcome.letters)
             at = self._wall()
@@ -151,7 +158,7 @@ class Spectators:
             self._keep_snapshot(t, outcome)
         now = self._now()
         if now >= self.past.due:
-            self.past.add(self._point(step, now), now)
+            self.past.add(self._point(step, now, lag), now)
         if self._next <= now < self._until:
             self._copy(pipeline, now)
 
@@ -160,9 +167,9 @@ class Spectators:
         if value is not None and len(value) <= LARGEST:
             self.snapshots = (*self.snapshots[-1:], (t, value))
 
-    def _point(self, step: Step, now: float) -> Point:
+    def _point(self, step: Step, now: float, lag: Lag) -> Point:
         if now >= self._lagged:
-            self._last_lag, self._lagged = self._lag(), now + LAGGED
+            self._last_lag, self._lagged = lag(), now + LAGGED
         return Point(
             self._wall(),
             step.t,

@@ -347,15 +347,18 @@ Aside: TypeAlias = Callable[[Callable[[], int]], Future[int]]
 def aside(call: Callable[[], int]) -> Future[int]:
     """Make a call in a thread of its own; one that hangs holds up nobody's end."""
     future: Future[int] = Future()
-
-    def work() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:  # whoever waits for the result is to hear of it
-            future.set_exception(error)
-
-    threading.Thread(target=work, name="commit", daemon=True).start()
+    threading.Thread(target=_make, args=(call, future), name="commit", daemon=True).start()
     return future
+
+
+def _make(call: Callable[[], int], future: Future[int]) -> None:
+    """Make a call. An error keeps its frames, and those must not keep the error: else the client would live on."""
+    try:
+        future.set_result(call())
+    except BaseException as error:  # whoever waits for the result is to hear of it
+        future.set_exception(error)
+    finally:
+        del call, future
 
 
 class Commits:
@@ -385,7 +388,10 @@ class Commits:
         """Wait until everything begun is committed; the offset of the journal's last record."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
-            self._went_on(pending.result())
+            try:
+                self._went_on(pending.result())
+            finally:
+                del pending  # as in `_make`
         return self._offset
 
     def _went_on(self, offset: int) -> None:

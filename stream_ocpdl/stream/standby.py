@@ -8,6 +8,7 @@ that is so far behind that a checkpoint must be nearer is cold, too.
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from stream_ocpdl.errors import BrokerError, OcpdlError, Stopped
@@ -75,16 +76,18 @@ class Standby:
                     return
                 self._ended.wait(AGAIN)
 
-    def _go_on(self, *_: object) -> None:
-        if self._ended.is_set():
-            raise Stopped("followed no more")
-
     def _follow(self) -> None:
         follower, journal = self._begin()
-        follower.world = replace(follower.world, on_record=self._go_on)
+        follower.world = replace(follower.world, on_record=partial(_go_on, self._ended))
         follower.restore()
         for offset, value in journal.follow(follower.offset + 1, self._ended.is_set):
             if self._ended.is_set():
                 break
             follower.take(offset, value)
         self._found = follower, journal
+
+
+def _go_on(ended: threading.Event, *_: object) -> None:
+    """Raise at the end. It does not know the standby: the two would keep each other, and a client, alive."""
+    if ended.is_set():
+        raise Stopped("followed no more")
