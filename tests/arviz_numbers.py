@@ -4,11 +4,17 @@ installed; it is no dependency of the tests, for it would bring pandas, xarray a
 
 import json
 
-import arviz
-from arviz.stats.diagnostics import _ess_bulk, _ess_tail, _rhat_rank
-
 from tests.test_chains import GOLDEN, cases
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """All windows."""
+    import arviz
+    from arviz.stats.diagnostics import _ess_bulk, _ess_tail, _rhat_rank
+
     values = {name: [float(f(draws)) for f in (_rhat_rank, _ess_bulk, _ess_tail)] for name, draws in cases().items()}
     GOLDEN.write_text(json.dumps({"arviz": arviz.__version__, "values": values}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
