@@ -73,7 +73,7 @@ def test_tiles_hold_what_they_were_given(shape, rank, dtype):
     assert B.tiles.ctypes.data % 64 == 0
 
 
-@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("width", [blocks.SPAN, 2 * blocks.SPAN])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(("shape", "rank"), [*SHAPES, ((2, 1300), 3)], ids=str)
 def test_contractions_of_tiles_are_the_oracles(shape, rank, dtype, width, mode):  # noqa: F811
@@ -94,9 +94,9 @@ def test_contractions_of_tiles_are_the_oracles(shape, rank, dtype, width, mode):
 
 def test_only_large_problems_are_cut():
     """By sizes alone: not one mode, not a small B, not where a tile would outgrow the cache, nor a short last mode."""
-    assert blocks.width_of((50, 60000), 20) == 64
-    assert blocks.width_of((50, 51120), 20) == 64
-    assert blocks.width_of((5, 60000), 20) == 640
+    assert blocks.width_of((50, 60000), 20) == blocks.SPAN
+    assert blocks.width_of((50, 51120), 20) == blocks.SPAN
+    assert blocks.width_of((5, 60000), 20) == 10 * blocks.SPAN
     for shape, rank in [((60_000_000,), 20), ((100, 100), 5), ((1000, 1000), 5), ((10**6, 100), 5), ((20, 20, 3), 24)]:
         assert blocks.width_of(shape, rank) == 0
 

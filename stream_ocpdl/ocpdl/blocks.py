@@ -5,8 +5,8 @@ rows of the last mode that lie in it need, and fits the second cache; tiles foll
 that the last tile has too many are zero. Nobody else knows of this: `Blocks` gives atoms in C order, and contractions.
 
 **Order of sums.** A sum over the last mode has a register of partial sums for each *stretch* of STRETCH tiles, cell q
-in lane q mod 8; stretches are added one after the other. So it has the same bits whether it was made while a step had
-each tile in its cache, or later by `Blocks.fold_last`, and on any number of threads.
+in lane q mod GROUP; stretches are added one after the other. So it has the same bits whether it was made while a step
+had each tile in its cache, or later by `Blocks.fold_last`, and on any number of threads.
 """
 
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 LARGE = 4_000_000
 """Numbers from which on B is cut into tiles: fewer stay in a cache from one pass to the next."""
 
-TILE = 1 << 16
-"""Numbers of a tile, at most: half a megabyte."""
+TILE = GROUP << 13
+"""Numbers of a tile, at most: half a megabyte, or a quarter, for second caches are smaller where registers are."""
 
-SPAN = 64
+SPAN = 8 * GROUP
 """Columns whose sums are in registers at a time; a tile has one span or several."""
 
 AHEAD = 2048
@@ -47,8 +47,8 @@ class Folded(NamedTuple):
 def width_of(shape: tuple[int, ...], rank: int) -> int:
     """Columns of a tile; zero where B stays as it is, since it is small, or a tile would be too large.
 
-    >>> width_of((50, 60000), 20), width_of((1000, 1000), 5), width_of((100, 100), 5)
-    (64, 0, 0)
+    >>> width_of((50, 60000), 20) // GROUP, width_of((1000, 1000), 5), width_of((100, 100), 5)
+    (8, 0, 0)
     """
     if len(shape) < 2 or rank * prod(shape) < LARGE:
         return 0
@@ -177,7 +177,7 @@ def fold_first(lo: int, hi: int, B: BigArray, V: Array, out: Array) -> None:
 
 @part
 def turn(U: Array, first: int, out: Array) -> None:
-    """Rows [first, first + width) of U (Q, R) as columns, and zeros where there are no more → out (R, width/8, 8)."""
+    """Rows [first, first + width) of U (Q, R) as columns, and zeros behind → out (R, width/GROUP, GROUP)."""
     R, registers, _ = out.shape
     last = min(U.shape[0] - first, registers * GROUP)
     for r in range(R):
@@ -189,44 +189,47 @@ def turn(U: Array, first: int, out: Array) -> None:
 
 @part
 def fold_tile(B: BigArray, k: int, turned: Array, sums: Array) -> None:
-    """Σ_q B[k, r, p, q] U[q, r], U turned (R, width), lane by lane added to sums (R, P, 8)."""
+    """Σ_q B[k, r, p, q] U[q, r], U turned (R, width), lane by lane added to sums (R, P, GROUP)."""
     R, P, width = B.shape[1], B.shape[2], B.shape[3]
     for r in range(R):
         for q in range(0, width, SPAN):
-            t = r * width + q
-            u0, u1, u2, u3 = load(turned, t), load(turned, t + 8), load(turned, t + 16), load(turned, t + 24)
-            u4, u5, u6, u7 = load(turned, t + 32), load(turned, t + 40), load(turned, t + 48), load(turned, t + 56)
+            u0, u1, u2, u3 = load_four(turned, r * width + q)
+            u4, u5, u6, u7 = load_four(turned, r * width + q + SPAN // 2)
             i = (k * R + r) * P * width + q
             for p in range(P):
-                a, b = fma(load(B, i), u0, load(sums, (r * P + p) * GROUP)), load(B, i + 8) * u1
-                c, d = load(B, i + 16) * u2, load(B, i + 24) * u3
-                a, b = fma(load(B, i + 32), u4, a), fma(load(B, i + 40), u5, b)
-                c, d = fma(load(B, i + 48), u6, c), fma(load(B, i + 56), u7, d)
+                a, b, c, d = load_four(B, i)
+                a, b, c, d = fma(a, u0, load(sums, (r * P + p) * GROUP)), b * u1, c * u2, d * u3
+                e, f, g, h = load_four(B, i + SPAN // 2)
+                a, b, c, d = fma(e, u4, a), fma(f, u5, b), fma(g, u6, c), fma(h, u7, d)
                 store(sums, (r * P + p) * GROUP, (a + b) + (c + d))
                 i += width
 
 
 @part
 def gram_tile(turned: Array, sums: Array) -> None:
-    """Σ_q U[q, r] U[q, s] for s ≤ r, U turned (R, width), lane by lane added to sums (R, R, 8)."""
+    """Σ_q U[q, r] U[q, s] for s ≤ r, U turned (R, width), lane by lane added to sums (R, R, GROUP)."""
     R, width = turned.shape[0], turned.shape[1] * GROUP
     for r in range(R):
         for q in range(0, width, SPAN):
-            t = r * width + q
-            u0, u1, u2, u3 = load(turned, t), load(turned, t + 8), load(turned, t + 16), load(turned, t + 24)
-            u4, u5, u6, u7 = load(turned, t + 32), load(turned, t + 40), load(turned, t + 48), load(turned, t + 56)
+            u0, u1, u2, u3 = load_four(turned, r * width + q)
+            u4, u5, u6, u7 = load_four(turned, r * width + q + SPAN // 2)
             for s in range(r + 1):
-                i = s * width + q
-                a, b = fma(load(turned, i), u0, load(sums, (r * R + s) * GROUP)), load(turned, i + 8) * u1
-                c, d = load(turned, i + 16) * u2, load(turned, i + 24) * u3
-                a, b = fma(load(turned, i + 32), u4, a), fma(load(turned, i + 40), u5, b)
-                c, d = fma(load(turned, i + 48), u6, c), fma(load(turned, i + 56), u7, d)
+                a, b, c, d = load_four(turned, s * width + q)
+                a, b, c, d = fma(a, u0, load(sums, (r * R + s) * GROUP)), b * u1, c * u2, d * u3
+                e, f, g, h = load_four(turned, s * width + q + SPAN // 2)
+                a, b, c, d = fma(e, u4, a), fma(f, u5, b), fma(g, u6, c), fma(h, u7, d)
                 store(sums, (r * R + s) * GROUP, (a + b) + (c + d))
 
 
 @part
+def load_four(x: BigArray, i: int) -> tuple[Array, Array, Array, Array]:
+    """Four registers from place i on."""
+    return load(x, i), load(x, i + GROUP), load(x, i + 2 * GROUP), load(x, i + 3 * GROUP)
+
+
+@part
 def add_lanes(sums: Array, out: Array) -> None:
-    """Each register's total. sums (m, n, 8) → out (m, n)."""
+    """Each register's total. sums (m, n, GROUP) → out (m, n)."""
     for m in range(out.shape[0]):
         for n in range(out.shape[1]):
             out[m, n] = total(load(sums, (m * out.shape[1] + n) * GROUP))
@@ -245,7 +248,7 @@ def mirror(G: Array) -> None:
 
 @part
 def take_columns(X: BigArray, first: int, out: Array) -> None:
-    """Columns of X (rows, Q) from `first` on, as doubles, and zeros behind the last → out (rows, width/8, 8)."""
+    """Columns of X (rows, Q) from `first` on, as doubles, and zeros behind → out (rows, width/GROUP, GROUP)."""
     rows, width, Q = out.shape[0], out.shape[1] * GROUP, X.shape[1]
     for p in range(rows):
         for q in range(0, width, GROUP):
@@ -254,7 +257,7 @@ def take_columns(X: BigArray, first: int, out: Array) -> None:
 
 @part
 def absorb_one(past: BigArray, k: int, x: Array, h: Array, keep: float, V: Array, B: BigArray, L: Array) -> None:
-    """Tile k of keep·past + h ⊗ x → B, and Σ_p V[p, r] B[k, r, p, :] → L (R, width/8, 8). One tensor x (P, width).
+    """Tile k of keep·past + h ⊗ x → B, and Σ_p V[p, r] B[k, r, p, :] → L (R, width/GROUP, GROUP). One x (P, width).
 
     Eight registers of sums stay where they are while the cells of the other modes go by: B is read and written in the
     order in which it lies in memory.
@@ -290,8 +293,9 @@ def absorb_four(
     past: BigArray, i: int, x: Array, j: int, old: Array, new: Array, B: BigArray
 ) -> tuple[Array, Array, Array, Array]:
     """Four registers of old·past + new·x, from places i and j on → B; and as they are before they are rounded."""
-    a, b = fma(new, load(x, j), old * load(past, i)), fma(new, load(x, j + 8), old * load(past, i + 8))
-    c, d = fma(new, load(x, j + 16), old * load(past, i + 16)), fma(new, load(x, j + 24), old * load(past, i + 24))
+    a, b, c, d = load_four(past, i)
+    e, f, g, h = load_four(x, j)
+    a, b, c, d = fma(new, e, old * a), fma(new, f, old * b), fma(new, g, old * c), fma(new, h, old * d)
     store_four(B, i, a, b, c, d)
     return a, b, c, d
 
@@ -300,9 +304,9 @@ def absorb_four(
 def store_four(out: BigArray, i: int, a: Array, b: Array, c: Array, d: Array) -> None:
     """Four registers to place i on."""
     store(out, i, a)
-    store(out, i + 8, b)
-    store(out, i + 16, c)
-    store(out, i + 24, d)
+    store(out, i + GROUP, b)
+    store(out, i + 2 * GROUP, c)
+    store(out, i + 3 * GROUP, d)
 
 
 @part
@@ -317,13 +321,11 @@ def absorb_several(past: BigArray, k: int, x: Array, H: Array, keep: float, V: A
             v = spread(V[p, r])
             for q in range(0, width, SPAN // 2):
                 i, t = ((k * R + r) * P + p) * width + q, r * width + q
-                s0, s1 = old * load(past, i), old * load(past, i + 8)
-                s2, s3 = old * load(past, i + 16), old * load(past, i + 24)
+                s0, s1, s2, s3 = load_four(past, i)
+                s0, s1, s2, s3 = old * s0, old * s1, old * s2, old * s3
                 for j in range(b):
-                    h, m = spread(H[j, r]), (j * P + p) * width + q
-                    s0, s1 = fma(h, load(x, m), s0), fma(h, load(x, m + 8), s1)
-                    s2, s3 = fma(h, load(x, m + 16), s2), fma(h, load(x, m + 24), s3)
+                    h, (x0, x1, x2, x3) = spread(H[j, r]), load_four(x, (j * P + p) * width + q)
+                    s0, s1, s2, s3 = fma(h, x0, s0), fma(h, x1, s1), fma(h, x2, s2), fma(h, x3, s3)
                 store_four(B, i, s0, s1, s2, s3)
-                s0, s1 = fma(v, s0, load(L, t)), fma(v, s1, load(L, t + 8))
-                s2, s3 = fma(v, s2, load(L, t + 16)), fma(v, s3, load(L, t + 24))
-                store_four(L, t, s0, s1, s2, s3)
+                x0, x1, x2, x3 = load_four(L, t)
+                store_four(L, t, fma(v, s0, x0), fma(v, s1, x1), fma(v, s2, x2), fma(v, s3, x3))

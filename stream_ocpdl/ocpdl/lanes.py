@@ -2,13 +2,18 @@
 
 Numba's own loops become registers of half the width that a processor with AVX-512 has, and keep one sum in one of them.
 Written with these, a kernel says what is in which register. In Python a register is a row of GROUP doubles; compiled, a
-value of LLVM's vector type, which has the same bits on processors with narrower registers.
+value of LLVM's vector type.
+
+A register is as wide as the processor's: twice as wide it would be two of them, and what a kernel holds at once would
+not fit. So sums are added in another order where registers are wider, and bits differ: the fingerprint knows the
+processor.
 """
 
 import operator
 from collections.abc import Callable
 from typing import Any, cast
 
+import llvmlite.binding
 import numba
 import numba.extending
 import numpy as np
@@ -19,8 +24,19 @@ from numba.core import cgutils, typing
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.compiled import kernel
 
-GROUP = 8
-"""Doubles of a register: one of AVX-512, two of AVX2, four of NEON."""
+
+def has_wide_registers() -> bool:
+    """Whether the processor that is compiled for has AVX-512."""
+    config: Any = numba.config
+    features = config.CPU_FEATURES or llvmlite.binding.get_host_cpu_features().flatten()
+    return "+avx512f" in str(features).split(",")
+
+
+WIDE = has_wide_registers()
+"""Registers are 32 of eight doubles, and each operation may leave lanes out; else 16 of four doubles."""
+
+GROUP = 8 if WIDE else 4
+"""Doubles of a register: one of AVX-512, one of AVX2, two of NEON."""
 
 
 def take(a: Array, m: int, k: int) -> Array:
@@ -88,6 +104,11 @@ def some(a: Array) -> bool:
 def fma(a: Array, b: Array, c: Array) -> Array:
     """ab + c, rounded once."""
     return a * b + c
+
+
+def lane(a: Array, j: int) -> float:
+    """One of the lanes."""
+    return float(a[j])
 
 
 def total(a: Array) -> float:
@@ -170,6 +191,11 @@ def called(builder: Any, name: str, result: Any, *args: Any) -> Any:
     return builder.call(names.get_or_insert_function(builder.module, kind, name), args)
 
 
+def if_else(builder: Any, condition: Any) -> Any:
+    """A branch that is nearly always taken."""
+    return builder.if_else(condition, likely=True)
+
+
 def place(builder: Any, x: Any, i: Any) -> tuple[Any, Any, str]:
     """Where x[i] begins, counted flat; the type of a register full of what is there, and LLVM's name for it."""
     kind = x.data.type.pointee
@@ -195,6 +221,21 @@ def emit_load(builder: Any, x: Any, i: Any) -> Any:
 
 def emit_load_some(builder: Any, x: Any, i: Any, k: Any) -> Any:
     """`load_some`."""
+    if WIDE:
+        return emit_load_masked(builder, x, i, k)
+    with if_else(builder, builder.icmp_signed(">=", k, k.type(GROUP))) as (then, otherwise):
+        with then:
+            whole, there = emit_load(builder, x, i), builder.block
+        with otherwise:
+            few, here = emit_load_masked(builder, x, i, k), builder.block
+    lanes = builder.phi(REGISTER)
+    lanes.add_incoming(whole, there)
+    lanes.add_incoming(few, here)
+    return lanes
+
+
+def emit_load_masked(builder: Any, x: Any, i: Any, k: Any) -> Any:
+    """The same without a branch."""
     pointer, register, name = place(builder, x, i)
     nothing = ir.Constant(register, [0.0] * GROUP)
     args = (pointer, ir.IntType(32)(4), first_lanes(builder, k), nothing)
@@ -208,8 +249,20 @@ def emit_store(builder: Any, x: Any, i: Any, v: Any) -> Any:
     return builder.store(v if register == REGISTER else builder.fptrunc(v, register), pointer, align=4)
 
 
-def emit_store_some(builder: Any, x: Any, i: Any, k: Any, v: Any) -> Any:
-    """`store_some`."""
+def emit_store_some(builder: Any, x: Any, i: Any, k: Any, v: Any) -> None:
+    """`store_some`; where registers are narrow, to leave lanes out takes ten times as long."""
+    if WIDE:
+        emit_store_masked(builder, x, i, k, v)
+        return
+    with if_else(builder, builder.icmp_signed(">=", k, k.type(GROUP))) as (then, otherwise):
+        with then:
+            emit_store(builder, x, i, v)
+        with otherwise:
+            emit_store_masked(builder, x, i, k, v)
+
+
+def emit_store_masked(builder: Any, x: Any, i: Any, k: Any, v: Any) -> Any:
+    """The same without a branch."""
     pointer, register, name = place(builder, x, i)
     lanes = v if register == REGISTER else builder.fptrunc(v, register)
     args = (lanes, pointer, ir.IntType(32)(4), first_lanes(builder, k))
@@ -251,6 +304,7 @@ instruction(store_some, types.none, (ARRAY, INDEX, INDEX, LANES), emit_store_som
 instruction(prefetch, types.none, (ARRAY, INDEX), emit_prefetch)
 instruction(fma, LANES, (LANES, LANES, LANES), emit_fma)
 instruction(total, types.float64, (LANES,), emit_total)
+instruction(lane, types.float64, (LANES, INDEX), lambda b, a, j: b.extract_element(a, j))
 instruction(take, LANES, (ARRAY, INDEX, INDEX), lambda b, a, m, k: b.load(address(b, a, m, k), align=8))
 instruction(
     put, types.none, (ARRAY, INDEX, INDEX, LANES), lambda b, a, m, k, v: b.store(v, address(b, a, m, k), align=8)

@@ -1,7 +1,7 @@
 """Products of matrices in registers.
 
-A *panel* is a block of an output, up to eight atoms by up to three registers of cells, whose sums stay in registers
-while everything that is added to them streams by:
+A *panel* is a block of an output, some atoms by some registers of cells, whose sums stay in registers while everything
+that is added to them streams by:
 
     sums[k, m] = Σ_d A[d, r + k] · X[d, q + m]
 
@@ -26,22 +26,25 @@ from stream_ocpdl.ocpdl.compiled import exact
 from stream_ocpdl.ocpdl.lanes import (
     GROUP,
     INDEX,
+    WIDE,
     ZERO,
     aligned,
     broadcast,
     emit_fma,
     emit_load,
-    emit_load_some,
+    emit_load_masked,
     emit_prefetch,
     emit_rounded,
     emit_store,
-    emit_store_some,
+    emit_store_masked,
+    if_else,
     load,
     total,
 )
 
-ATOMS, REGISTERS = 8, (2, 3)
-"""Sizes of a panel: up to so many atoms, and as many registers of cells; 24 sums are in registers then, of 32."""
+ATOMS, REGISTERS = (8, (2, 3)) if WIDE else (6, (1, 2))
+"""Sizes of a panel: up to so many atoms, and as many registers of cells; 24 sums are in registers then, of 32, or 12 of
+16."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 intrinsic: Callable[[F], Any] = cast(Any, numba.extending).intrinsic
@@ -83,8 +86,26 @@ def sizes(builder: Any, n: Any, v: Any) -> Iterator[tuple[int, int]]:
     builder.position_at_end(done)
 
 
+def whole_or_not(builder: Any, atoms: int, registers: int, cells: Any) -> "Iterator[Panel]":
+    """The panel of these sizes; where registers are narrow, one for the case that all its cells are there, too.
+
+    To know which cells are there takes a register then, and to write them takes long.
+    """
+    if WIDE:
+        yield Panel(builder, atoms, registers, cells)
+        return
+    with if_else(builder, builder.icmp_signed(">=", cells, INT(registers * GROUP))) as (then, otherwise):
+        with then:
+            yield Panel(builder, atoms, registers, None)
+        with otherwise:
+            yield Panel(builder, atoms, registers, cells)
+
+
 class Panel:
-    """Sums of `atoms` by `registers` while they are written; the last register may be empty from cell `cells` on."""
+    """Sums of `atoms` by `registers` while they are written; registers are empty from cell `cells` on, if that is said.
+
+    Where registers are narrow only the last one is: see `width`.
+    """
 
     def __init__(self, builder: Any, atoms: int, registers: int, cells: Any) -> None:
         self.builder, self.atoms, self.registers, self.cells = builder, atoms, registers, cells
@@ -98,8 +119,8 @@ class Panel:
         with TOOLS.for_range(builder, depth) as loop:
             start = builder.add(at, builder.mul(loop.index, stride))
             x = self.load(X, start)
-            for m in range(self.registers if ahead is not None else 0):
-                emit_prefetch(builder, X, builder.add(self.register(start, m)[0], ahead))
+            for m in range(0, self.registers if ahead is not None else 0, 8 // GROUP):
+                emit_prefetch(builder, X, builder.add(builder.add(start, INT(m * GROUP)), ahead))
             row = builder.gep(A.data, [builder.add(builder.mul(loop.index, R), r)])
             for k, line in enumerate(slots):
                 a = broadcast(builder, builder.load(builder.gep(row, [INT(k)])))
@@ -115,7 +136,10 @@ class Panel:
             for m, before in enumerate(self.load(B, start)):
                 line[m] = emit_rounded(builder, emit_fma(builder, old, before, line[m]), B)
                 place, left = self.register(start, m)
-                emit_store_some(builder, B, place, left, line[m])
+                if left is None:
+                    emit_store(builder, B, place, line[m])
+                else:
+                    emit_store_masked(builder, B, place, left, line[m])
 
     def fold(self, W: Any, i: Any, stride: Any, out: Any, r: Any) -> None:
         """out[r + k] + Σ_m sums[k, m] · W[i + k·stride + m] → out, by lanes."""
@@ -129,12 +153,17 @@ class Panel:
 
     def load(self, X: Any, start: Any) -> list[Any]:
         """A row of registers from place `start` on."""
-        return [emit_load_some(self.builder, X, *self.register(start, m)) for m in range(self.registers)]
+        places = [self.register(start, m) for m in range(self.registers)]
+        return [
+            emit_load(self.builder, X, place) if left is None else emit_load_masked(self.builder, X, place, left)
+            for place, left in places
+        ]
 
     def register(self, start: Any, m: int) -> tuple[Any, Any]:
-        """Where register m of a row begins, and how many of its cells are there."""
-        at = INT(m * GROUP)
-        return self.builder.add(start, at), self.builder.sub(self.cells, at)
+        """Where register m of a row begins, and how many of its cells are there; None if all are."""
+        at, last = INT(m * GROUP), m == self.registers - 1
+        left = self.builder.sub(self.cells, at) if self.cells is not None and (WIDE or last) else None
+        return self.builder.add(start, at), left
 
 
 @intrinsic
@@ -145,10 +174,10 @@ def correlate_panel(
 
     def write(builder: Any, atoms: int, registers: int, *args: Any) -> None:
         V, r, X, at, stride, cells, W, q, out = args
-        panel, Q = Panel(builder, atoms, registers, cells), builder.extract_value(W.shape, 1)
-        depth = builder.extract_value(V.shape, 0)
-        panel.accumulate(V, r, X, at, stride, builder.neg(builder.mul(depth, stride)))
-        panel.fold(W, builder.add(builder.mul(r, Q), q), Q, out, r)
+        Q, depth = builder.extract_value(W.shape, 1), builder.extract_value(V.shape, 0)
+        for panel in whole_or_not(builder, atoms, registers, cells):
+            panel.accumulate(V, r, X, at, stride, builder.neg(builder.mul(depth, stride)))
+            panel.fold(W, builder.add(builder.mul(r, Q), q), Q, out, r)
 
     return sized(write, n, v, V, r, X, at, stride, cells, W, q, out)
 
@@ -161,9 +190,9 @@ def add_panel(
 
     def write(builder: Any, atoms: int, registers: int, *args: Any) -> None:
         A, r, X, at, stride, cells, B, keep = args
-        panel = Panel(builder, atoms, registers, cells)
-        panel.accumulate(A, r, X, at, stride)
-        panel.blend(keep, B, builder.add(builder.mul(r, stride), at), stride)
+        for panel in whole_or_not(builder, atoms, registers, cells):
+            panel.accumulate(A, r, X, at, stride)
+            panel.blend(keep, B, builder.add(builder.mul(r, stride), at), stride)
 
     return sized(write, n, v, A, r, X, at, stride, cells, B, keep)
 
@@ -189,19 +218,22 @@ def absorb_panel(
 
     def write(builder: Any, atoms: int, registers: int, *args: Any) -> None:
         H, r, X, at, stride, cells, B, keep, W, q, out = args
-        panel, Q = Panel(builder, atoms, registers, cells), builder.extract_value(W.shape, 1)
-        panel.accumulate(H, r, X, at, stride)
-        panel.blend(keep, B, builder.add(builder.mul(r, stride), at), stride)
-        panel.fold(W, builder.add(builder.mul(r, Q), q), Q, out, r)
+        Q = builder.extract_value(W.shape, 1)
+        for panel in whole_or_not(builder, atoms, registers, cells):
+            panel.accumulate(H, r, X, at, stride)
+            panel.blend(keep, B, builder.add(builder.mul(r, stride), at), stride)
+            panel.fold(W, builder.add(builder.mul(r, Q), q), Q, out, r)
 
     return sized(write, n, v, H, r, X, at, stride, cells, B, keep, W, q, out)
 
 
 @exact
 def width(cells: int) -> int:
-    """Registers of the next panel where so many cells are left: three, or two, so that few lanes stay empty."""
+    """Registers of the next panel where so many cells are left, so that few lanes stay empty."""
     registers = -(-cells // GROUP)
-    return 3 if registers == 3 or registers > 4 else 2
+    if WIDE:
+        return 3 if registers == 3 or registers > 4 else 2
+    return min(registers, 2)
 
 
 @exact

@@ -18,17 +18,17 @@ import numpy as np
 from stream_ocpdl.ocpdl import arrays
 from stream_ocpdl.ocpdl.aggregates import Aggregates, first_group, gram, gram_of_atoms, khatri_rao, with_new
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
-from stream_ocpdl.ocpdl.blocks import AHEAD, Folded
+from stream_ocpdl.ocpdl.blocks import AHEAD, Folded, load_four, store_four
 from stream_ocpdl.ocpdl.compiled import exact, part
 from stream_ocpdl.ocpdl.entries import SparseBatch
-from stream_ocpdl.ocpdl.lanes import GROUP, fma, load, load_some, prefetch, spread, store, store_some, total
+from stream_ocpdl.ocpdl.lanes import GROUP, fma, load_some, prefetch, spread, store_some, total
 from stream_ocpdl.ocpdl.quadratic import product
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
 CHUNK = 4096
 """Cells of a row where there is only one group of modes."""
 
-SPAN = 32
+SPAN = 4 * GROUP
 """Cells of a row at a time."""
 
 
@@ -200,12 +200,11 @@ def shrink(past: BigArray, i: int, size: int, keep: float, W: Array, j: int, B: 
     for q in range(0, whole, SPAN):
         for m in range(0, SPAN, 64 // B.itemsize):
             prefetch(past, i + q + AHEAD + m)
-        store(B, i + q, old * load(past, i + q))
-        store(B, i + q + 8, old * load(past, i + q + 8))
-        store(B, i + q + 16, old * load(past, i + q + 16))
-        store(B, i + q + 24, old * load(past, i + q + 24))
-        s0, s1 = fma(load(B, i + q), load(W, j + q), s0), fma(load(B, i + q + 8), load(W, j + q + 8), s1)
-        s2, s3 = fma(load(B, i + q + 16), load(W, j + q + 16), s2), fma(load(B, i + q + 24), load(W, j + q + 24), s3)
+        a, b, c, d = load_four(past, i + q)
+        store_four(B, i + q, old * a, old * b, old * c, old * d)
+        a, b, c, d = load_four(B, i + q)
+        e, f, g, h = load_four(W, j + q)
+        s0, s1, s2, s3 = fma(a, e, s0), fma(b, f, s1), fma(c, g, s2), fma(d, h, s3)
     for q in range(whole, size, GROUP):
         store_some(B, i + q, size - q, old * load_some(past, i + q, size - q))
         s0 = fma(load_some(B, i + q, size - q), load_some(W, j + q, size - q), s0)
@@ -214,7 +213,7 @@ def shrink(past: BigArray, i: int, size: int, keep: float, W: Array, j: int, B: 
 
 @part
 def absorb_entries(entries: Entries, k: int, V: Array, B: BigArray, L: Array) -> None:
-    """Tile k takes its entries → B (tiles, R, P, width), and so does Σ_p V[p, r] B[k, r, p, :] → L (R, width/8, 8)."""
+    """Tile k takes its entries → B (tiles, R, P, width), and so does Σ_p V[p, r] B[k, r, p, :] → L (R, ·, GROUP)."""
     R, width = B.shape[1], B.shape[3]
     for e in range(entries.ends[k], entries.ends[k + 1]):
         p, q, x = entries.places[e] // width, entries.places[e] % width, np.float64(entries.values[e])
