@@ -248,9 +248,14 @@ def mirror(G: Array) -> None:
 
 @part
 def take_columns(X: BigArray, first: int, out: Array) -> None:
-    """Columns of X (rows, Q) from `first` on, as doubles, and zeros behind → out (rows, width/GROUP, GROUP)."""
+    """Columns of X (rows, Q) from `first` on, as doubles, and zeros behind → out (rows, width/GROUP, GROUP).
+
+    Those of the next tile are asked for: they lie in as many pages as X has rows.
+    """
     rows, width, Q = out.shape[0], out.shape[1] * GROUP, X.shape[1]
     for p in range(rows):
+        for q in range(0, width, 64 // X.itemsize):
+            prefetch(X, p * Q + first + width + q)
         for q in range(0, width, GROUP):
             store(out, p * width + q, load_some(X, p * Q + first + q, Q - first - q))
 

@@ -1,19 +1,20 @@
 """The long contraction of a minibatch: X (N, Q) with a group of modes W (Q, R), the first half of Algorithm 4's WᵀX.
 
-Sixteen registers of sums, of four rows with four atoms, run along Q. A sum is added lane by lane in ascending order of
-the cells, whichever rows and atoms are at its side: its bits depend on no range.
+Sixteen registers of sums, of four rows with four atoms, run along Q; or eight, of four rows with two atoms, where there
+are no more. A sum is added lane by lane in ascending order of the cells, whichever rows and atoms are at its side: its
+bits depend on no range.
 """
 
 import numpy as np
 
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.compiled import kernel, part
-from stream_ocpdl.ocpdl.lanes import GROUP, fma, load, load_some, prefetch, spread, total
+from stream_ocpdl.ocpdl.lanes import GROUP, WIDE, fma, load, load_some, prefetch, spread, total
 
 ROWS = 4
 """Rows at a time."""
 
-SPAN = 1024
+SPAN = 1024 if WIDE else 512
 """Cells of a sum that are taken at a time, a multiple of GROUP: those of W, turned, stay in the cache."""
 
 STRIDE = SPAN + GROUP
@@ -34,9 +35,14 @@ def contract(lo: int, hi: int, X: BigArray, W: Array, out: Array) -> None:
         size = min(SPAN, Q - first)
         turn(W, first, size, turned)
         for n in range(lo, hi, ROWS):
-            for r in range(0, R - 3, 4):
+            r = 0
+            while WIDE and r + 4 <= R:
                 four_atoms(X, n, hi, first, size, turned, r, out)
-            for r in range(R // 4 * 4, R):
+                r += 4
+            while r + 2 <= R:
+                two_atoms(X, n, hi, first, size, turned, r, out)
+                r += 2
+            if r < R:
                 one_atom(X, n, hi, first, size, turned, r, out)
 
 
@@ -82,6 +88,42 @@ def four_atoms(X: BigArray, n: int, hi: int, first: int, size: int, turned: Arra
         add_four(out, k, r, c0, c1, c2, c3)
     if m > k:
         add_four(out, m, r, d0, d1, d2, d3)
+
+
+@part
+def two_atoms(X: BigArray, n: int, hi: int, first: int, size: int, turned: Array, r: int, out: Array) -> None:
+    """The same with atoms [r, r + 2)."""
+    Q = X.shape[1]
+    i, j, k, m = n, min(n + 1, hi - 1), min(n + 2, hi - 1), min(n + 3, hi - 1)
+    w = r * STRIDE
+    zero = spread(0.0)
+    a0, a1, b0, b1, c0, c1, d0, d1 = zero, zero, zero, zero, zero, zero, zero, zero
+    for q in range(0, size, GROUP):
+        if r == 0 and n + 2 * ROWS <= hi:
+            fetch(X, (n + ROWS) * Q + first + q, Q)
+        v, u = load(turned, w + q), load(turned, w + STRIDE + q)
+        x = load_some(X, i * Q + first + q, size - q)
+        a0, a1 = fma(x, v, a0), fma(x, u, a1)
+        x = load_some(X, j * Q + first + q, size - q)
+        b0, b1 = fma(x, v, b0), fma(x, u, b1)
+        x = load_some(X, k * Q + first + q, size - q)
+        c0, c1 = fma(x, v, c0), fma(x, u, c1)
+        x = load_some(X, m * Q + first + q, size - q)
+        d0, d1 = fma(x, v, d0), fma(x, u, d1)
+    add_two(out, i, r, a0, a1)
+    if j > i:
+        add_two(out, j, r, b0, b1)
+    if k > j:
+        add_two(out, k, r, c0, c1)
+    if m > k:
+        add_two(out, m, r, d0, d1)
+
+
+@part
+def add_two(out: Array, n: int, r: int, a: Array, b: Array) -> None:
+    """Two totals added to a row."""
+    out[n, r] += total(a)
+    out[n, r + 1] += total(b)
 
 
 @part

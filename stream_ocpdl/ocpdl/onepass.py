@@ -53,7 +53,8 @@ from stream_ocpdl.ocpdl.blocks import (
 from stream_ocpdl.ocpdl.compiled import kernel, part
 from stream_ocpdl.ocpdl.constraints import NonnegativeBall
 from stream_ocpdl.ocpdl.entries import AnyBatch, SparseBatch
-from stream_ocpdl.ocpdl.lanes import GROUP, aligned, fma, load_some, spread, store_some, total
+from stream_ocpdl.ocpdl.lanes import GROUP, aligned, fma, put, spread, take, total
+from stream_ocpdl.ocpdl.multipliers import HARD, inverse_of, judge, on_faces, spaces, units_of
 from stream_ocpdl.ocpdl.onerow import most_rounds
 from stream_ocpdl.ocpdl.problem import Problem, Sets
 from stream_ocpdl.ocpdl.quadratic import Solution, largest_diagonal, objective
@@ -173,12 +174,14 @@ class Minibatch(NamedTuple):
 class Mode(NamedTuple):
     """The last mode's problem: whether to solve it, V (P, R) of the others, and Q of the rows with its pull.
 
-    The rows have unit·Q + diag(pull) and unit·L + pull·start; see `kernels.pulled`.
+    The rows have unit·Q + diag(pull) and unit·L + pull·start; see `kernels.pulled`. The inverse is for `multipliers`,
+    and of no rows where it would mean nothing.
     """
 
     solved: bool
     V: Array
     Q: Array
+    inverse: Array
     unit: float
     pull: Array
     tolerance: float
@@ -260,10 +263,12 @@ class Last:
         """The problem as the pass wants it. A user's set is not for rows; nor are numbers that are none."""
         pulled, none = np.empty_like(self.A), self.start[:0]
         kernels.pulled(self.A, none, self.unit, FLAT, none, pulled, np.empty_like(none))
+        solved = isinstance(self.C, NonnegativeBall) and bool(np.isfinite(self.A).all())
         return Mode(
-            solved=isinstance(self.C, NonnegativeBall) and bool(np.isfinite(self.A).all()),
+            solved,
             V=self.V,
             Q=pulled,
+            inverse=inverse_of(pulled if solved else pulled[:0]),
             unit=self.unit,
             pull=FLAT * (self.unit * np.diag(self.A)),
             tolerance=max(1e-3 * self.tolerance, 2e-14),
@@ -286,8 +291,9 @@ def go_over(lo: int, hi: int, past: BigArray, minibatch: Minibatch, mode: Mode, 
     """The pass, stretches [lo, hi) of tiles: steps 1 to 4 of the module's docstring."""
     X, H, keep, entries = minibatch
     B, (tiles, R, P, width), Q = out.B, out.B.shape, X.shape[1]
-    x, turned = aligned(X.shape[0], width // GROUP), aligned(R, width // GROUP)
-    sums, grams, loads, L = aligned(R, P), aligned(R, R), np.empty((width, R)), np.empty((width, R))
+    x, L, loads = aligned(X.shape[0], width // GROUP), aligned(R, width // GROUP), aligned(R, width // GROUP)
+    before, now, rest = aligned(R, width // GROUP), aligned(R, width // GROUP), np.empty((2, width, R))
+    sums, grams, units, (many, room) = aligned(R, P), aligned(R, R), units_of(mode.Q), spaces(mode.inverse, width)
     for s in range(lo, hi):
         sums[:] = 0.0
         grams[:] = 0.0
@@ -296,57 +302,82 @@ def go_over(lo: int, hi: int, past: BigArray, minibatch: Minibatch, mode: Mode, 
             first, last = k * width, min((k + 1) * width, Q)
             take_columns(X, first, x)
             if H.shape[0] == 1:  # 1, 2
-                absorb_one(past, k, x, H[0], keep, mode.V, B, turned)
+                absorb_one(past, k, x, H[0], keep, mode.V, B, L)
             else:
-                absorb_several(past, k, x, H, keep, mode.V, B, turned)
+                absorb_several(past, k, x, H, keep, mode.V, B, L)
             if entries.ends.size > 0:
-                absorb_entries(entries, k, mode.V, B, turned)
-            turn_back(turned, L)
+                absorb_entries(entries, k, mode.V, B, L)
             if mode.solved:  # 3, 4
-                Y = out.Y[first:last]
-                pull(mode, L, mode.start[first:last], loads, Y)
-                solve_rows(0, last - first, mode.Q, loads, inf, mode.tolerance, Y, out.rounds[first:last])
-                turn(Y, 0, turned)
-                fold_tile(B, k, turned, sums)
-                gram_tile(turned, grams)
-                measure(mode, L, mode.start[first:last], Y, out.sums[s])
+                start, Y, rounds = mode.start[first:last], out.Y[first:last], out.rounds[first:last]
+                Y[:] = start
+                turn(start, 0, before)
+                pull(mode, L, before, loads)
+                hard = last - first
+                if many.shape[0] > 0:
+                    now[:] = before
+                    on_faces(last - first, mode.inverse, loads, Y, now, rounds, many, room)
+                    hard = judge(mode.Q, units, now, mode.tolerance, loads, rounds)
+                    pull(mode, L, before, loads)
+                else:
+                    rounds[:] = HARD
+                if hard > 0:
+                    solve_hard(hard, mode, loads, start, rest, Y, rounds)
+                    turn(Y, 0, now)
+                fold_tile(B, k, now, sums)
+                gram_tile(now, grams)
+                measure(mode, L, before, now, out.sums[s])
             else:
-                out.L[first:last] = L[: last - first]
+                turn_back(L, last - first, out.L[first:last])
         add_lanes(sums, out.T[s])
         add_lanes(grams, out.G[s])
         mirror(out.G[s])
 
 
 @part
-def turn_back(turned: Array, L: Array) -> None:
-    """Columns (R, width/8, 8) → rows (width, R)."""
-    for m in range(turned.shape[1]):
+def turn_back(turned: Array, count: int, L: Array) -> None:
+    """The first `count` of the columns (R, width/GROUP, GROUP) → rows (count, R)."""
+    for q in range(count):
         for r in range(L.shape[1]):
-            for q in range(GROUP):
-                L[m * GROUP + q, r] = turned[r, m, q]
+            L[q, r] = turned[r, q // GROUP, q % GROUP]
 
 
 @part
-def pull(mode: Mode, L: Array, start: Array, loads: Array, Y: Array) -> None:
-    """L of a tile pulled towards the start, as `kernels.pulled` does → loads; the start → Y."""
-    R, unit = Y.shape[1], spread(mode.unit)
-    for r in range(0, R, GROUP):
-        pulls = load_some(mode.pull, r, R - r)
-        for i in range(r, Y.size, R):
-            there = load_some(start, i, R - r)
-            store_some(loads, i, R - r, fma(pulls, there, unit * load_some(L, i, R - r)))
-            store_some(Y, i, R - r, there)
+def solve_hard(hard: int, mode: Mode, loads: Array, start: Array, rest: Array, Y: Array, rounds: Indices) -> None:
+    """The rows of a tile that are HARD, by `solve_rows`; loads (R, width/GROUP, GROUP) → Y, rounds."""
+    there, L, used = rest[0], rest[1], np.empty(hard, np.int64)
+    k = 0
+    for i in range(Y.shape[0]):
+        if rounds[i] == HARD:
+            for r in range(Y.shape[1]):
+                there[k, r], L[k, r] = start[i, r], loads[r, i // GROUP, i % GROUP]
+            k += 1
+    solve_rows(0, hard, mode.Q, L[:hard], inf, mode.tolerance, there[:hard], used)
+    k = 0
+    for i in range(Y.shape[0]):
+        if rounds[i] == HARD:
+            Y[i], rounds[i] = there[k], used[k]
+            k += 1
+
+
+@part
+def pull(mode: Mode, L: Array, start: Array, loads: Array) -> None:
+    """L of a tile pulled towards the start, as `kernels.pulled` does → loads; all (R, width/GROUP, GROUP)."""
+    R, registers, _ = L.shape
+    unit = spread(mode.unit)
+    for r in range(R):
+        for m in range(registers):
+            put(loads, r, m, fma(spread(mode.pull[r]), take(start, r, m), unit * take(L, r, m)))
 
 
 @part
 def measure(mode: Mode, L: Array, start: Array, Y: Array, out: Array) -> None:
-    """SIZE, MOVED, LEFT, WAS and IS of a tile's rows, added to out."""
-    R, zero = Y.shape[1], spread(0.0)
+    """SIZE, MOVED, LEFT, WAS and IS of a tile, added to out; columns (R, width/GROUP, GROUP), zeros behind the last."""
+    zero = spread(0.0)
     size, moved, left, was, now = zero, zero, zero, zero, zero
-    for r in range(0, R, GROUP):
-        pulls = load_some(mode.pull, r, R - r)
-        for i in range(r, Y.size, R):
-            y, load, there = load_some(Y, i, R - r), load_some(L, i, R - r), load_some(start, i, R - r)
+    for r in range(L.shape[0]):
+        pulls = spread(mode.pull[r])
+        for m in range(L.shape[1]):
+            y, load, there = take(Y, r, m), take(L, r, m), take(start, r, m)
             step = y - there
             pulled = pulls * step
             size, moved, left = fma(y, y, size), fma(step, step, moved), fma(pulled, pulled, left)
