@@ -36,6 +36,7 @@ from tests.test_laws import Disc
 from tests.test_learner import check_against_the_oracle, check_run, mixture
 from tests.test_missing import with_gaps
 from tests.test_pipeline import crashing, live
+from tests.test_sparse import check_same, sparse_steps
 
 SETS = [
     "nonnegative",
@@ -92,6 +93,37 @@ def test_every_step_obeys_the_paper(run):
     check_run(*run)
 
 
+@st.composite
+def sparse_runs(draw):
+    """The same without gaps, and with zeros in half of the cells."""
+    problem, batches = draw(runs())
+    zeros = [np.random.default_rng(t).random(X.shape) < 0.5 for t, X in enumerate(batches)]
+    return replace(problem, missing="reject"), [
+        np.where(none, 0.0, np.nan_to_num(X)) for none, X in zip(zeros, batches, strict=True)
+    ]
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(sparse_runs())
+def test_every_sparse_step_obeys_the_paper(run):
+    """So it is where minibatches are learned by their entries."""
+    with sparse_steps():
+        check_run(*run)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(sparse_runs())
+def test_nothing_missing_nothing_changes(run):
+    """Where cells may be missing, but none is, the state is that of a problem that rejects such, to the last bit."""
+    problem, batches = run
+    learners = [Learner(replace(problem, missing=missing)) for missing in ("reject", "impute")]
+    for X in batches:
+        for learner in learners:
+            learner.step(X)
+
+    assert learners[0].state.digest() == learners[1].state.digest()
+
+
 MIXED = {
     "shares and a box": {"constraints": (Simplex(), Box(), "nonnegative"), "ridge": 0.01},
     "signed in one mode": {"constraints": ("signed", "nonnegative", Simplex()), "ridge": 0.01},
@@ -125,6 +157,13 @@ def test_the_run_is_the_oracles(name, gaps):
     """Ten steps equal ten steps of the slow Algorithm 1, whose codes are found by trying every face."""
     problem = mixed(name, missing="impute" if gaps else "reject")
     check_against_the_oracle(problem, stream(problem, 10, gaps))
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_sparse_is_dense(name):
+    """In every mix a run by entries is that of the whole minibatches, but for rounding."""
+    problem, random = mixed(name, ridge=0.05), np.random.default_rng(0)
+    check_same(problem, [X * (random.random(X.shape) < 0.5) for X in stream(problem, 10)])
 
 
 @pytest.mark.parametrize("name", MIXED)
