@@ -1,5 +1,8 @@
 """The learner for everyday use, without Kafka, with scikit-learn's verbs."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from math import prod
 from typing import Any, Literal, Self, TypeAlias
 
@@ -12,11 +15,11 @@ from stream_ocpdl.ocpdl.arrays import Array, BigArray, Sparse
 from stream_ocpdl.ocpdl.batch import Batch, as_array, gather
 from stream_ocpdl.ocpdl.batch import read_batch as read_whole
 from stream_ocpdl.ocpdl.coordinates import shape_of, tensors_of
-from stream_ocpdl.ocpdl.entries import SparseBatch, read_batch
+from stream_ocpdl.ocpdl.entries import AnyBatch, SparseBatch, read_batch
 from stream_ocpdl.ocpdl.heldout import code_observed, explained, hide
 from stream_ocpdl.ocpdl.learner import Learner, advance
 from stream_ocpdl.ocpdl.problem import WEIGHTS, Problem
-from stream_ocpdl.ocpdl.reshape import Layout, Scaling, in_units
+from stream_ocpdl.ocpdl.reshape import Layout, Scaling, in_units, problem_of_tensors
 from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.schedules import Schedule
 from stream_ocpdl.ocpdl.shadows import Advice, Shadows
@@ -92,10 +95,11 @@ class OnlineCPDL(Conventions):
         layout = self._layout(shape_in(X))
         learner = Learner(self._problem(layout, seed_of(self.random_state)))
         shadows = self._shadows(learner.problem)
-        X = self._folded(layout, X)
-        X = X if isinstance(X, list) else read_whole(learner.problem, X).X
-        for start in range(0, len(X), learner.problem.batch_size):
-            step = self._step(learner, layout, X[start : start + learner.problem.batch_size], shadows)
+        folded = self._folded(layout, X)
+        with as_it_came(learner.problem, layout, X):
+            folded = folded if isinstance(folded, list) else read_whole(learner.problem, folded).X
+            for start in range(0, len(X), learner.problem.batch_size):
+                step = self._step(learner, layout, folded[start : start + learner.problem.batch_size], shadows)
         self._learned(learner, layout, step, shadows)
         return self
 
@@ -105,10 +109,10 @@ class OnlineCPDL(Conventions):
         Parameters that were set since the last step hold from here on; those that would need another state, such as
         another rank, are an error.
         """
-        new = "learner_" not in self.__dict__
-        learner, layout = self._present(X := tensors(X))
-        shadows = self._shadows(learner.problem) if new else self._beside
-        step = self._step(learner, layout, self._folded(layout, X), shadows)
+        learner, layout, shadows = self._present(X := tensors(X))
+        folded = self._folded(layout, X)
+        with as_it_came(learner.problem, layout, X):
+            step = self._step(learner, layout, folded, shadows)
         self._learned(learner, layout, step, shadows)
         return self
 
@@ -134,7 +138,7 @@ class OnlineCPDL(Conventions):
     def score(self, X: Any, y: Any = None) -> float:
         """The share of X's energy that its reconstruction explains: 1 − ‖X − X̂‖²/‖X‖² over the observed cells."""
         learner = self._fitted()
-        batch = read_batch(learner.problem, self._inward(X))
+        batch = self._inward(X)
         H = learner.code(batch).H
         if isinstance(batch, SparseBatch):
             left = residuals(learner.state.loadings, batch, H).sum()
@@ -167,11 +171,13 @@ class OnlineCPDL(Conventions):
 
     def held_out(self, X: Any, cells: Any) -> Array:
         """X − X̂ at cells, a mask, that are hidden from coding and so predicted; NaN elsewhere, and where X has one."""
-        H = code_observed(self._fitted(), self._inward(hide(X, cells)))
+        X = self._whole(X)
+        H = code_observed(self._fitted(), self._inward(hide(X, cells), missing="impute"))
         return np.where(np.asarray(cells), as_array(X, "X") - self.inverse_transform(H), np.nan)
 
     def score_cells(self, X: Any, cells: Any) -> float:
         """`score` of held-out cells: the share of their energy that the other cells and the dictionary predict."""
+        X = self._whole(X)
         return explained(X, self.held_out(X, cells))
 
     @property
@@ -222,22 +228,27 @@ class OnlineCPDL(Conventions):
         return Problem(shape=layout.grouped, seed=seed, **given)
 
     def _shadows(self, problem: Problem) -> Shadows | None:
-        return None if self.shadows is None else Shadows(problem, self.shadows)
+        try:
+            return None if self.shadows is None else Shadows(problem, self.shadows)
+        except ConfigError as error:
+            raise ConfigError(f"shadows: {error}") from None
 
-    def _present(self, X: Tensors) -> tuple[Learner, Layout]:
-        """The learner of the next step: a new one, the one there is, or that on other parameters."""
+    def _present(self, X: Tensors) -> tuple[Learner, Layout, Shadows | None]:
+        """The learner of the next step, and its shadows: new ones, those there are, or these on other parameters."""
         learner: Learner | None = self.__dict__.get("learner_")
         if learner is None:
             layout = self._layout(shape_in(X))
-            return Learner(self._problem(layout, seed_of(self.random_state))), layout
+            learner = Learner(self._problem(layout, seed_of(self.random_state)))
+            return learner, layout, self._shadows(learner.problem)
         fitting(X, self.layout_.shape, type(self).__name__)
         if all(value is self._given[name] for name, value in self.get_params().items()):
-            return learner, self.layout_
+            return learner, self.layout_, self._beside
         layout = self._layout(self.layout_.shape)
         if layout != self.layout_:
             raise ConfigError("with other groups or another scaling only fit can go on, which begins anew")
+        problem = self._problem(layout, learner.problem.seed)
         try:
-            return Learner(self._problem(layout, learner.problem.seed), learner.state), layout
+            return Learner(problem, learner.state), layout, self._beside and self._beside.under(problem)
         except StateError as error:
             raise ConfigError(f"with these parameters only fit can go on, which begins anew: {error}") from error
 
@@ -255,15 +266,22 @@ class OnlineCPDL(Conventions):
                 raise DataError(f"X has tensors of shape {shape}; those of this model have shape {layout.shape}")
         return [layout.fold_row(row) for row in X] if isinstance(X, list) else layout.fold(X)
 
-    def _inward(self, X: Any) -> Any:
-        """X as the learner has it, on the factors that are known."""
-        factors = self._fitted().state.factors
-        folded = self._folded(self.layout_, fitting(tensors(X), self.layout_.shape, type(self).__name__))
-        if not factors:
-            return folded
-        if isinstance(folded, list):
-            folded = gathered(self._fitted().problem, folded).X
-        return self.layout_.scaled(np.asarray(folded, np.float64), factors)
+    def _inward(self, X: Any, **changes: Any) -> AnyBatch:
+        """X as the learner has it, checked, on the factors that are known; `changes` are of its problem."""
+        learner, layout = self._fitted(), self.layout_
+        problem = replace(learner.problem, **changes) if changes else learner.problem
+        X, factors = fitting(tensors(X), layout.shape, type(self).__name__), learner.state.factors
+        folded = self._folded(layout, X)
+        with as_it_came(problem, layout, X):
+            if factors:
+                folded = gathered(problem, folded).X if isinstance(folded, list) else folded
+                folded = layout.scaled(np.asarray(folded, np.float64), factors)
+            return read_batch(problem, folded)
+
+    def _whole(self, X: Any) -> BigArray:
+        """X with all its cells, also where it is sparse, in its own shape and units."""
+        X, problem = tensors(X), replace(self._fitted().problem, missing="impute")
+        return gathered(problem_of_tensors(self.layout_, problem), X).X if isinstance(X, list) else X
 
     @staticmethod
     def _step(learner: Learner, layout: Layout, X: Any, shadows: Shadows | None) -> Step:
@@ -333,6 +351,28 @@ def gathered(problem: Problem, rows: list[BigArray | Sparse]) -> Batch:
     for j, reason in refused.items():
         raise DataError(f"tensor {j} cannot be learned: {reason}")
     return batch
+
+
+@contextmanager
+def as_it_came(problem: Problem, layout: Layout, X: Tensors) -> Iterator[None]:
+    """A refusal inside of it speaks of X: which of its tensors, which cell of a tensor as it came, in its own units."""
+    try:
+        yield
+    except DataError as error:
+        raise refusal(problem_of_tensors(layout, problem), X) or error from None
+
+
+def refusal(problem: Problem, X: Tensors) -> DataError | None:
+    """What is wrong with X, if anything is."""
+    try:
+        if not isinstance(X, list):
+            read_whole(problem, X)
+            return None
+        refused = ((j, gather(problem, [row])[1]) for j, row in enumerate(X))
+        found = next(((j, reasons[0]) for j, reasons in refused if reasons), None)
+        return None if found is None else DataError(f"tensor {found[0]} cannot be learned: {found[1]}")
+    except DataError as error:
+        return error
 
 
 def _numbers(objects: BigArray) -> BigArray:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from stream_ocpdl import DataError, OnlineCPDL
 from tests import paper
@@ -62,6 +63,20 @@ def test_whole_numbers_can_be_held_out():
     counts = np.random.default_rng(0).poisson(5.0, X.shape)
 
     assert 0 < fitted(data=counts).score_cells(counts, CELLS) < 1
+
+
+def test_sparse_tensors_can_be_held_out():
+    """In a matrix or in a list; an absent entry was observed, and is zero."""
+    few = np.where(X > np.median(X), X, 0.0)
+    model, table = fitted(data=few), few.reshape(100, 30)
+    flat = OnlineCPDL(2, batch_size=20, random_state=0).fit(table)
+
+    assert model.score_cells([scipy.sparse.csr_array(x) for x in few], CELLS) == model.score_cells(few, CELLS)
+    assert np.array_equal(
+        flat.held_out(scipy.sparse.csr_matrix(table), CELLS.reshape(100, 30)),
+        flat.held_out(table, CELLS.reshape(100, 30)),
+        equal_nan=True,
+    )
 
 
 BAD = {

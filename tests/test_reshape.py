@@ -267,6 +267,43 @@ def test_bad_layouts_are_named(arguments, reason):
         )
 
 
+@pytest.mark.parametrize("scaling", ["rms", (0, "rms")], ids=repr)
+def test_what_is_no_scaling_is_named(scaling):
+    """Also what looks like one; a whole number of NumPy's is the number of an axis as well."""
+    with pytest.raises(ConfigError, match=r"scaling must be a Scaling, such as Scaling\(axis=0, by='rms'\), not"):
+        OnlineCPDL(2, scaling=scaling).fit(numbers((8, 5, 4)))
+    assert Scaling(np.int64(1)) == Scaling(1)
+    with pytest.raises(ConfigError, match="number of a mode"):
+        Scaling(True)
+
+
+LAID_OUT = {
+    "plain": {},
+    "grouped": {"groups": ((0, 1), (2,))},
+    "turned": {"groups": ((2,), (1, 0))},
+    "scaled": {"scaling": Scaling(2, (2.0, 5.0, 3.0)), "groups": ((2, 0), (1,))},
+}
+
+
+@pytest.mark.parametrize("value", [np.inf, -2.0])
+@pytest.mark.parametrize("layout", LAID_OUT)
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("verb", ["fit", "partial_fit", "transform", "score"])
+def test_a_refusal_speaks_of_the_data_as_they_came(verb, sparse, layout, value):
+    """Row 17 is row 17 though it is the second of a minibatch, the cell is that of the data, the number is theirs."""
+    X = numbers((20, 5, 4, 3))
+    model, bad = OnlineCPDL(2, batch_size=8, random_state=0, **LAID_OUT[layout]).fit(X), X.copy()
+    bad[17, 3, 1, 2] = value
+    given = [Sparse(x.shape, np.arange(x.size), x.reshape(-1)) for x in bad] if sparse else bad
+    before = model.learner_.state.digest()
+
+    with pytest.raises(DataError) as caught:
+        getattr(model, verb)(given)
+    place = "tensor 17 cannot be learned: X[3, 1, 2]" if sparse else "X[17, 3, 1, 2]"
+    assert str(caught.value).startswith(f"{place} = {value} is ")
+    assert model.learner_.state.digest() == before
+
+
 def test_tensors_of_another_shape_are_refused():
     """Also those that have as many cells."""
     model = run(((0, 1), (2,)))

@@ -6,7 +6,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from stream_ocpdl import ConfigError, Learner, NumericError, OnlineCPDL, Problem, Shadows
+from stream_ocpdl import ConfigError, Constant, Learner, NumericError, OnlineCPDL, Problem, Shadows
 from stream_ocpdl.ocpdl.shadows import LEAST
 from tests.test_learner import mixture
 from tests.test_revival import rare
@@ -125,3 +125,23 @@ def test_the_model_is_the_same_with_shadows(verb):
     assert pickle.loads(pickle.dumps(models[1])).rank_advice_ == models[1].rank_advice_
     with pytest.raises(ConfigError, match="give it shadows"):
         _ = models[0].rank_advice_
+
+
+@pytest.mark.parametrize("change", [{"missing": "impute"}, {"codes": "signed"}, {"weights": Constant(0.1)}], ids=repr)
+def test_parameters_that_are_set_on_the_way_hold_for_shadows(change):
+    """What the model may learn from now on, they may: data that its old parameters refuse are no error."""
+    X = next(mixture(SHAPE, 3, b=40))
+    odd = {"missing": np.where(X < np.quantile(X, 0.1), np.nan, X), "codes": X - X.mean()}.get(next(iter(change)), X)
+    model, plain = (OnlineCPDL(2, batch_size=40, shadows=shadows, random_state=0).fit(X) for shadows in (1, None))
+    for _ in range(25):
+        model.set_params(**change).partial_fit(odd)
+        plain.set_params(**change).partial_fit(odd)
+
+    assert model.learner_.state.digest() == plain.learner_.state.digest()
+    assert model.rank_advice_.reason == "too early to say: 3 of 20 minibatches"
+
+
+def test_shadows_that_are_none():
+    """The parameter is named."""
+    with pytest.raises(ConfigError, match=r"^shadows: by must be a whole number"):
+        OnlineCPDL(2, shadows=0).fit(np.ones((9, 5, 4)))

@@ -12,6 +12,7 @@ import numpy as np
 from stream_ocpdl.errors import DataError
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.batch import as_array
+from stream_ocpdl.ocpdl.entries import AnyBatch
 from stream_ocpdl.ocpdl.learner import Learner
 
 
@@ -24,7 +25,7 @@ def hide(X: Any, cells: Any) -> BigArray:
     return np.where(mask, np.nan, array.astype(kind))
 
 
-def code_observed(learner: Learner, X: BigArray) -> Array:
+def code_observed(learner: Learner, X: BigArray | AnyBatch) -> Array:
     """Codes (b, R) of tensors by their observed cells; a NaN is one that was not."""
     return Learner(replace(learner.problem, missing="impute"), learner.state, learner.workers).code(X).H
 

@@ -27,7 +27,7 @@ from stream_ocpdl.ocpdl.aggregates import khatri_rao
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Sparse
 from stream_ocpdl.ocpdl.batch import Batch, fill, gather
 from stream_ocpdl.ocpdl.entries import AnyBatch, collect
-from stream_ocpdl.ocpdl.problem import Problem
+from stream_ocpdl.ocpdl.problem import WHOLE, Problem
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
@@ -43,8 +43,9 @@ class Scaling:
     by: Literal["rms", "deviation"] | tuple[float, ...] = "rms"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.axis, int) or isinstance(self.axis, bool) or self.axis < 0:
+        if not isinstance(self.axis, WHOLE) or isinstance(self.axis, bool) or self.axis < 0:
             raise ConfigError(f"scaling.axis must be the number of a mode, from 0 on, not {self.axis!r}")
+        object.__setattr__(self, "axis", int(self.axis))
         if isinstance(self.by, str):
             if self.by not in ("rms", "deviation"):
                 raise ConfigError(f"scaling.by must be 'rms', 'deviation' or a list of factors, not {self.by!r}")
@@ -85,6 +86,8 @@ class Layout:
         object.__setattr__(self, "groups", groups)
         if self.scaling is None:
             return
+        if not isinstance(self.scaling, Scaling):
+            raise ConfigError(f"scaling must be a Scaling, such as Scaling(axis=0, by='rms'), not {self.scaling!r}")
         if self.scaling.axis >= len(self.shape):
             raise ConfigError(f"scaling.axis is {self.scaling.axis}; the last mode is {len(self.shape) - 1}")
         sizes = {len(self.scaling.by)} if not isinstance(self.scaling.by, str) else set()
@@ -229,9 +232,14 @@ def as_they_came(
     """The reasons with places in tensors as they came: whoever sent them knows of no groups."""
     if not refused:
         return refused
-    sets: Literal["auto", "signed"] = "auto" if problem.nonnegative else "signed"
-    own = replace(problem, shape=layout.shape, constraints=sets, codes="nonnegative")
+    own = problem_of_tensors(layout, problem)
     return {j: gather(own, [rows[j]])[1].get(0, reason) for j, reason in refused.items()}
+
+
+def problem_of_tensors(layout: Layout, problem: Problem) -> Problem:
+    """One that refuses what the problem does, and has tensors as they come."""
+    sets: Literal["auto", "signed"] = "auto" if problem.nonnegative else "signed"
+    return replace(problem, shape=layout.shape, constraints=sets, codes="nonnegative")
 
 
 def in_units(

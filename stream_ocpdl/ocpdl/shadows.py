@@ -11,6 +11,7 @@ rule is advice, no test. What shadows know is theirs: the model that counts has 
 """
 
 from collections import deque
+from copy import copy
 from dataclasses import replace
 from math import sqrt
 from typing import Any, NamedTuple
@@ -62,6 +63,19 @@ class Shadows:
         self.learners = [Learner(replace(problem, rank=rank), workers=workers) for rank in ranks]
         self.seen = self.taken = self.compared = 0
         self._losses: deque[list[float]] = deque(maxlen=WINDOW)
+
+    def under(self, problem: Problem) -> "Shadows":
+        """The same, and what they know, on other parameters: a model that goes on with them is compared with its like.
+
+        The ranks stay. These here are left as they are.
+        """
+        other = copy(self)
+        other.learners = [
+            Learner(replace(problem, rank=learner.problem.rank), learner.state, learner.workers)
+            for learner in self.learners
+        ]
+        other._losses = self._losses.copy()
+        return other
 
     def step(self, X: Any) -> bool:
         """Learn a minibatch if the shadows are behind their share of the stream; whether they did.
