@@ -219,7 +219,7 @@ class OnlineCPDL(Conventions):
 
     def __sklearn_tags__(self) -> Any:
         sets = self.constraints if isinstance(self.constraints, tuple | list) else (self.constraints,)
-        nonnegative = all(C != "signed" if isinstance(C, str) else C.nonnegative for C in sets)
+        nonnegative = all(C != "signed" if isinstance(C, str) else getattr(C, "nonnegative", False) for C in sets)
         return tags(nonnegative and self.codes == "nonnegative", gaps=self.missing == "impute")
 
     def _problem(self, layout: Layout, seed: int) -> Problem:

@@ -14,6 +14,7 @@ from stream_ocpdl import (
     PowerLaw,
     Simplex,
 )
+from stream_ocpdl.ocpdl.constraints import Projected
 from tests import laws
 
 
@@ -27,6 +28,13 @@ class Disc:
 
     def norm_bound(self, rows, rank):
         return 2.0
+
+
+class Below:
+    """A user's set that knows nothing but its projection: {U ≤ 0.9}, which has no bound."""
+
+    def project(self, V):
+        return np.minimum(V, 0.9)
 
 
 CONSTRAINTS = [
@@ -59,7 +67,7 @@ SCHEDULES = [
 ]
 
 
-@pytest.mark.parametrize("C", [*CONSTRAINTS, Disc()], ids=repr)
+@pytest.mark.parametrize("C", [*CONSTRAINTS, Disc(), Projected(Below())], ids=lambda C: repr(C).split(" object")[0])
 def test_constraints(C):
     """Each projects onto a closed convex set."""
     for seed in range(20):
@@ -83,6 +91,7 @@ def test_solver_of_any_set():
     """A set that only knows how to project is solved to 1e-6."""
     for seed in range(3):
         laws.solver(Disc(), np.random.default_rng(seed), tolerance=1e-7, within=1e-6)
+        laws.solver(Projected(Below()), np.random.default_rng(seed), tolerance=1e-7, within=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from stream_ocpdl.ocpdl import learner as learner_module
 from stream_ocpdl.ocpdl import small as small_module
 from stream_ocpdl.ocpdl.batch import gather
 from stream_ocpdl.ocpdl.blocks import Blocks
+from stream_ocpdl.ocpdl.constraints import Projected
 from stream_ocpdl.ocpdl.learner import warm_up
 from stream_ocpdl.ocpdl.quadratic import residual
 from stream_ocpdl.ocpdl.solvers import project_near
@@ -206,7 +207,8 @@ def check_loadings(problem, step, before, after):
     for i, (U, C) in enumerate(zip(after.loadings, sets.loadings, strict=True)):
         A, B = paper.intermediate(after.aggregates.A, np.asarray(after.aggregates.B, float), loadings, i)
         project = C.project if problem.radius is None else near(C, loadings[i], step.radii[i])
-        exact = 1e-6 if rounded or not is_dataclass(C) else 1e-10 if step.settled[i] else 1e-8  # a user's set
+        users = not is_dataclass(C) or isinstance(C, Projected)
+        exact = 1e-6 if rounded or users else 1e-10 if step.settled[i] else 1e-8
         assert residual(np.ascontiguousarray(U), A, np.ascontiguousarray(B), project) <= exact
         loadings[i] = U
 

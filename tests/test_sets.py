@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.utils import get_tags
 
 from stream_ocpdl import (
     Ball,
@@ -32,7 +34,7 @@ from stream_ocpdl.stream.messages import Tensor
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.terms import changed
 from tests.fakes import World
-from tests.test_laws import Disc
+from tests.test_laws import Below, Disc
 from tests.test_learner import check_against_the_oracle, check_run, mixture
 from tests.test_missing import with_gaps
 from tests.test_pipeline import crashing, live
@@ -283,6 +285,20 @@ def test_mistakes_are_named(wrong, message):
     with pytest.raises(ConfigError, match=message) as caught:
         wrong()
     assert "\n" not in str(caught.value)
+
+
+def test_an_object_with_project_is_a_set():
+    """It need not say that it is bounded, nor of which sign: then (A2) is not said to hold, and all data are taken."""
+    problem = Problem(shape=(5, 4, 3), rank=2, constraints=("nonnegative", Below(), Simplex()), ridge=0.05)
+    check_run(problem, signed_mixture(5, rank=2))
+    card = {line.name: str(line.standing) for line in assumption_card(problem)}
+    model = OnlineCPDL(2, constraints=Below(), random_state=0)
+
+    assert card["(A2) loadings"] == "fails"
+    assert isinstance(clone(model).fit(np.random.default_rng(0).random((60, 5, 4)) - 0.5).constraints, Below)
+    assert not get_tags(model).input_tags.positive_only
+    with pytest.raises(ConfigError, match="or objects with project, not 3"):
+        Problem(shape=(5, 4), rank=2, constraints=3)
 
 
 def test_a_state_outside_of_its_set_is_refused():

@@ -5,7 +5,8 @@ matrix; `norm_bound(I, R)` is the largest Frobenius norm in C, infinite where C 
 assumption:A2, does not hold, and the assumption card says so); `nonnegative` says whether C has no negative numbers.
 
 `solvers` knows the sets below and is exact on them; any other object with these methods is solved by projected
-gradients. A set may also say how to begin in it (`Begins`), where projecting uniform numbers would not do.
+gradients. A set may also say how to begin in it (`Begins`), where projecting uniform numbers would not do. Of an object
+with `project` alone nothing else is believed: it counts as unbounded, and as a set with negative numbers (`Projected`).
 """
 
 from dataclasses import dataclass
@@ -20,16 +21,21 @@ from stream_ocpdl.ocpdl.simplex import project_columns
 
 
 @runtime_checkable
-class Constraint(Protocol):
+class Projects(Protocol):
+    """The least that a set can say of itself."""
+
+    def project(self, V: Array) -> Array:
+        """Π_C(V), a new array."""
+        ...
+
+
+@runtime_checkable
+class Constraint(Projects, Protocol):
     """A closed convex set of loading matrices."""
 
     @property
     def nonnegative(self) -> bool:
         """Whether no matrix of C has a negative number."""
-        ...
-
-    def project(self, V: Array) -> Array:
-        """Π_C(V), a new array."""
         ...
 
     def norm_bound(self, rows: int, rank: int) -> float:
@@ -235,6 +241,26 @@ class Simplex:
     def first(self, V: Array, norm: float) -> Array:
         """The columns brought to their sum."""
         return self.project(V * (self.total / np.maximum(V.sum(axis=0), 1e-300)))
+
+
+@dataclass(frozen=True, slots=True)
+class Projected:
+    """A user's set of which the projection is known, and what else it says of itself."""
+
+    of: Projects
+
+    @property
+    def nonnegative(self) -> bool:
+        """Not, unless it says so."""
+        return bool(getattr(self.of, "nonnegative", False))
+
+    def project(self, V: Array) -> Array:
+        """Its own."""
+        return self.of.project(V)
+
+    def norm_bound(self, rows: int, rank: int) -> float:
+        """None, unless it says one."""
+        return float(self.of.norm_bound(rows, rank)) if hasattr(self.of, "norm_bound") else inf
 
 
 def first_norm(C: Constraint, rows: int, rank: int, wanted: float) -> float:

@@ -17,7 +17,7 @@ import hashlib
 from dataclasses import dataclass, field, fields
 from math import ceil, inf, isfinite, prod, sqrt
 from operator import index
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from stream_ocpdl.ocpdl.constraints import (
     Constraint,
     NonnegativeBall,
     NonnegativeColumns,
+    Projected,
+    Projects,
     first,
     first_norm,
 )
@@ -91,7 +93,8 @@ class Problem:
     batch_size: the size of an ordinary minibatch, which is the unit of time of `weights`.
     radius: c′ for every mode; "auto" as above; None for no restriction, which leaves the theory.
     constraints: one set for all modes, or one for each: "nonnegative" (which is what "auto" is) or "signed", of a size
-        as above; `Box`, `Simplex`, `Ball`, `Columns`, `NonnegativeBall`, `NonnegativeColumns`; or any `Constraint`.
+        as above; `Box`, `Simplex`, `Ball`, `Columns`, `NonnegativeBall`, `NonnegativeColumns`; or any object with
+        `project` (module `constraints`).
     dtype: of minibatches and of B, the only large arrays; everything else is float64.
     seed: of the initial loadings, which are uniform in [0, 1] up to scale, as in the paper's experiments.
     tolerance: the relative residual at which a sub-problem counts as solved.
@@ -161,9 +164,9 @@ class Problem:
             object.__setattr__(self, "constraints", tuple(self.constraints))
         if isinstance(self.constraints, tuple):
             _require(len(self.constraints) == self.modes, "constraints", "one for each mode", self.constraints)
-        for C in self.constraints if isinstance(self.constraints, tuple) else (self.constraints,):
-            known = C in AUTOMATIC if isinstance(C, str) else _is_a(C, Constraint)
-            _require(known, "constraints", "'nonnegative', 'signed', or sets such as NonnegativeBall(5.0)", C)
+            object.__setattr__(self, "constraints", tuple(map(_whole, self.constraints)))
+        else:
+            object.__setattr__(self, "constraints", _whole(self.constraints))
 
     def __repr__(self) -> str:
         """All fields, but for later ones at their default."""
@@ -268,7 +271,7 @@ class Problem:
         nonnegative = NonnegativeColumns() if self.penalised else NonnegativeBall(bound)
         signed = Columns() if self.penalised else Ball(bound)
         own: dict[str, Constraint] = {"auto": nonnegative, "nonnegative": nonnegative, "signed": signed}
-        return tuple(own[choice] if isinstance(choice, str) else choice for choice in self._choices())
+        return tuple(own[C] if isinstance(C, str) else cast(Constraint, C) for C in self._choices())
 
     def _code_bound(self, roomy: float) -> float:
         if isinstance(self.code_bound, str):
@@ -279,6 +282,13 @@ class Problem:
         if self.radius is None:
             return inf
         return 2.0 * bound if self.radius == "auto" else float(self.radius)
+
+
+def _whole(C: Choice) -> Choice:
+    """The choice; a set that knows its projection alone is made a `Constraint`."""
+    known = C in AUTOMATIC if isinstance(C, str) else _is_a(C, Projects)
+    _require(known, "constraints", "'nonnegative', 'signed', sets such as Box(0, 1), or objects with project", C)
+    return C if isinstance(C, str | Constraint) else Projected(C)
 
 
 def _is_a(value: object, protocol: type) -> bool:

@@ -5,12 +5,21 @@ from dataclasses import astuple, is_dataclass
 from typing import Literal, TypeAlias, get_args
 
 from stream_ocpdl.errors import ConfigError
-from stream_ocpdl.ocpdl.constraints import Ball, Box, Columns, Constraint, NonnegativeBall, NonnegativeColumns, Simplex
+from stream_ocpdl.ocpdl.constraints import (
+    Ball,
+    Box,
+    Columns,
+    Constraint,
+    NonnegativeBall,
+    NonnegativeColumns,
+    Projects,
+    Simplex,
+)
 
 Automatic: TypeAlias = Literal["auto", "nonnegative", "signed"]
 """Sets whose size the data decide."""
 
-Choice: TypeAlias = Constraint | Automatic
+Choice: TypeAlias = Projects | Automatic
 """What may be chosen for a mode."""
 
 AUTOMATIC: tuple[Automatic, ...] = get_args(Automatic)
