@@ -9,7 +9,7 @@
 /           the live page, and what it asks for (`page.routes`)
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -23,22 +23,25 @@ from stream_ocpdl.observe.board import Board
 from stream_ocpdl.observe.status import status_of
 from stream_ocpdl.page.routes import routes
 
-Handler = Callable[[Request], Response]
+Handler = Callable[[Request], Response | Awaitable[Response]]
 
 
 def application(
     board: Board, registry: CollectorRegistry, build: Mapping[str, str], config: str, stuck_after: float
 ) -> Starlette:
-    """All endpoints. They are plain functions, so that the server calls them in threads, and none holds up another."""
+    """All endpoints. Plain functions are called in threads, so that none holds up another.
+
+    What probes ask for takes no time and no thread: a process is not to be ended because many look at its page.
+    """
 
     def metrics(request: Request) -> Response:
         encode, kind = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(registry), headers={"content-type": kind})
 
-    def live(_: Request) -> Response:
+    async def live(_: Request) -> Response:
         return verdict("live", board.stuck(stuck_after))
 
-    def ready(_: Request) -> Response:
+    async def ready(_: Request) -> Response:
         return verdict("ready", board.unready(), role=board.role)
 
     def version(_: Request) -> Response:

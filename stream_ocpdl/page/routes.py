@@ -12,11 +12,13 @@ All but the first two take `?shard=`; without it, the first that this process wr
 JSON here, and text in the page; its policy forbids scripts, style sheets and requests that are not our own.
 """
 
+import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -43,6 +45,9 @@ LIVE = {"cache-control": "no-store", **GUARDED}
 FRESH, WAIT, PAUSE = 3.0, 1.0, 0.02
 """Seconds: how old a dictionary may be, how long a newer one is waited for, and between two looks."""
 
+ROOM = 8
+"""Answers about shards that are made at a time: threads are left for those who scrape, however many look."""
+
 
 def routes(board: Board) -> list[Route]:
     """All of them."""
@@ -59,12 +64,10 @@ def routes(board: Board) -> list[Route]:
         return history_of(shard)
 
     def dictionary(shard: Shard, request: Request) -> Any:
-        await_dictionary(shard)
         wanted = number_in(request, "atoms") or 0
         return gallery.dictionary(shard, wanted if wanted > 0 else DRAWN)
 
     def atom(shard: Shard, request: Request) -> Any:
-        await_dictionary(shard)
         return gallery.atom(shard, request.path_params["r"])
 
     def letters(shard: Shard, _: Request) -> Any:
@@ -78,31 +81,47 @@ def routes(board: Board) -> list[Route]:
         body = events_of(frames, number_in(request, "shard"), since_in(request), ending)
         return Patient(streams, body, media_type="text/event-stream", headers=LIVE)
 
+    room = asyncio.Semaphore(ROOM)
     asked = {
-        "/api/history": history,
-        "/api/dictionary": dictionary,
-        "/api/atoms/{r:int}": atom,
-        "/api/dead-letters": letters,
+        "/api/history": of_shard(board, history, room),
+        "/api/dictionary": of_shard(board, dictionary, room, await_dictionary),
+        "/api/atoms/{r:int}": of_shard(board, atom, room, await_dictionary),
+        "/api/dead-letters": of_shard(board, letters, room),
     }
     return [
         Route("/", page, methods=["GET"]),
         Route("/static/{name}", static, methods=["GET"]),
         Route("/api/events", events, methods=["GET"]),
-        *(Route(path, of_shard(board, handler), methods=["GET"]) for path, handler in asked.items()),
+        *(Route(path, handler, methods=["GET"]) for path, handler in asked.items()),
     ]
 
 
-def of_shard(board: Board, answer: Callable[[Shard, Request], Any]) -> Callable[[Request], Response]:
-    """An endpoint that is asked of a shard."""
+async def at_once(_: Shard) -> None:
+    """Nothing is waited for."""
 
-    def handler(request: Request) -> Response:
-        shards = dict(board.shards)
-        number = number_in(request, "shard")
-        shard = shards.get(min(shards, default=-1) if number is None else number)
+
+def of_shard(
+    board: Board,
+    answer: Callable[[Shard, Request], Any],
+    room: asyncio.Semaphore,
+    waiting: Callable[[Shard], Awaitable[None]] = at_once,
+) -> Callable[[Request], Awaitable[Response]]:
+    """An endpoint that is asked of a shard. Who waits takes no thread, and few are answered at a time."""
+
+    def response(shard: Shard | None, request: Request) -> Response:
         found = None if shard is None else answer(shard, request)
         if found is None:
             return JSONResponse({"error": "there is no such thing here"}, 404, headers=LIVE)
         return JSONResponse(found, headers=LIVE)
+
+    async def handler(request: Request) -> Response:
+        shards = dict(board.shards)
+        number = number_in(request, "shard")
+        shard = shards.get(min(shards, default=-1) if number is None else number)
+        if shard is not None:
+            await waiting(shard)
+        async with room:
+            return await run_in_threadpool(response, shard, request)
 
     return handler
 
@@ -123,7 +142,7 @@ def since_in(request: Request) -> float:
         return time.time()
 
 
-def await_dictionary(shard: Shard) -> None:
+async def await_dictionary(shard: Shard) -> None:
     """Somebody looks: the thread that learns will copy the dictionary soon. It is not waited for for long."""
     seen, deadline = shard.spectators, time.monotonic() + WAIT
     seen.look()
@@ -131,7 +150,7 @@ def await_dictionary(shard: Shard) -> None:
         held = seen.dictionary
         if held is not None and (held.t == shard.t or shard.wall() - held.at < FRESH):
             return
-        time.sleep(PAUSE)
+        await asyncio.sleep(PAUSE)
 
 
 def file_of(files: Files, name: str, request: Request) -> Response:
