@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 import time
+import tracemalloc
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -19,11 +20,11 @@ from stream_ocpdl.observe.endpoints import application
 from stream_ocpdl.observe.metrics import registry_of
 from stream_ocpdl.observe.past import Past, Point
 from stream_ocpdl.observe.server import Server
-from stream_ocpdl.observe.spectators import Coded, Spectators
+from stream_ocpdl.observe.spectators import Coded, Dictionary, Spectators
 from stream_ocpdl.ocpdl.diagnostics import assumption_card
 from stream_ocpdl.ocpdl.reshape import Layout
 from stream_ocpdl.ocpdl.revival import atom_energies
-from stream_ocpdl.page import events
+from stream_ocpdl.page import events, live
 from stream_ocpdl.page.live import Gallery, plain, users
 from stream_ocpdl.page.meanings import ASSUMPTIONS, CHAINS
 from stream_ocpdl.page.serving import KINDS, place_of
@@ -398,6 +399,67 @@ def test_before_there_is_anything():
         assert client.get("/api/history").json()["points"] == []
         assert client.get("/api/dictionary").json() == {"t": None, "atoms": []}
         assert client.get("/api/atoms/0").status_code == 404
+
+
+def test_those_who_wait_take_no_thread(monkeypatch):
+    """However many ask for a dictionary that is not there yet, probes and scrapes are answered: or a page that many
+    open while a service starts would have it ended as stuck.
+    """
+    monkeypatch.setattr("stream_ocpdl.page.routes.WAIT", 60.0)
+    board = Board("m", 1)
+    board.begin(0, plan())
+    with served(board) as client, ExitStack() as stack:
+        for _ in range(60):  # more than a server has threads
+            waiting = stack.enter_context(socket.create_connection((client.base_url.host, client.base_url.port)))
+            waiting.sendall(b"GET /api/dictionary HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert eventually(lambda: board.shards[0].spectators._until > 0, 20)
+
+        assert [client.get(path).status_code for path in ("/live", "/ready", "/metrics")] == [200, 503, 200]
+
+
+def large(rank=20):
+    """A shard with a dictionary that is large, and the codes of many steps."""
+    layout = Layout((20, 30, 40), groups=((0, 1, 2),))
+    chosen = replace(plan(), problem=Problem((24_000,), rank, batch_size=5), layout=layout, axes=("y", "x", "time"))
+    shard = Board("m", 1).begin(0, chosen)
+    random = np.random.default_rng(0)
+    loadings = (random.random((24_000, rank)),)
+    shard.spectators.dictionary = Dictionary(0.0, 9, 45, 0, loadings, np.ones(rank), (), ("y", "x", "time"))
+    for t in range(100):
+        shard.spectators._coded.append((t, places_of(5), random.random((5, rank))))
+    return shard
+
+
+def places_of(count):
+    return tuple(Position(0, k) for k in range(count))
+
+
+def test_a_large_dictionary_is_not_copied_to_be_drawn():
+    """Atoms are prepared a few at a time, and their sizes found once: not all at once, nor for every step."""
+    shard = large()
+    whole = shard.spectators.dictionary.loadings[0].nbytes
+    tracemalloc.start()
+    try:
+        found = Gallery().dictionary(shard)
+        pictures = len(json.dumps(found))
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert most < 1.5 * whole + 2 * pictures  # four times as much, if all were
+    assert {len(one["views"]) for one in found["atoms"]} == {4}
+    assert found["atoms"][0]["views"][0]["note"] == "4 of 40 slices"
+    assert len(Gallery().atom(shard, 3)["views"]) == 12
+
+
+def test_sizes_of_atoms_are_found_once(monkeypatch):
+    """And not for each of the steps whose codes are remembered."""
+    asked = []
+    original = live.energies
+    monkeypatch.setattr(live, "energies", lambda *given: asked.append(1) or original(*given))
+    live.numbers(large(2).plan, large(2).spectators, large(2).spectators.dictionary)
+
+    assert len(asked) == 2
 
 
 def test_all_that_is_explained():

@@ -1,6 +1,7 @@
 """What the live page asks for, read off the board as plain values. All work is done here, by those who ask."""
 
 import threading
+import time
 from collections.abc import Sequence
 from math import isfinite
 from typing import Any
@@ -21,6 +22,9 @@ DRAWN = 36
 
 MOST = 200
 """Atoms that are drawn at most."""
+
+SLICES, ALONE = 4, 12
+"""Pictures of an atom that has to be cut: of one among many, and of one that was chosen."""
 
 POSITIONS = 20
 """Tensors that are named for an atom."""
@@ -83,11 +87,12 @@ class Gallery:
             return found
 
     def _drawn(self, shard: Shard, held: Dictionary, count: int) -> Json:
+        began = time.perf_counter()
         told = self._told(shard, held)
         drawn = [one["atom"] for one in told[: min(count, MOST)]]
-        views = {one["atom"]: one["views"] for one in pictures(shard.plan, held, drawn)}
+        views = {one["atom"]: one["views"] for one in pictures(shard.plan, held, drawn, SLICES)}
         shown = [one | ({"views": views[one["atom"]]} if one["atom"] in views else {}) for one in told]
-        return {**_standing(shard, held), "atoms": shown}
+        return {**_standing(shard, held), "seconds": time.perf_counter() - began, "atoms": shown}
 
     def atom(self, shard: Shard, r: int) -> Json | None:
         """One atom, and who used it; none if there is no such atom."""
@@ -123,9 +128,9 @@ def _standing(shard: Shard, held: Dictionary) -> Json:
     }
 
 
-def pictures(plan: Plan, held: Dictionary, which: Sequence[int]) -> list[Json]:
+def pictures(plan: Plan, held: Dictionary, which: Sequence[int], slices: int = ALONE) -> list[Json]:
     """Atoms drawn as what they are."""
-    return atoms(outward(plan, held), plan.layout, held.axes, which)
+    return atoms(outward(plan, held), plan.layout, held.axes, which, slices)
 
 
 def outward(plan: Plan, held: Dictionary) -> Sequence[Array]:
@@ -156,12 +161,13 @@ def numbers(plan: Plan, seen: Spectators, held: Dictionary) -> list[Json]:
 
 def energies(held: Dictionary, squares: Array) -> Array:
     """(R,): the mean energy of each atom, with these mean squares of its codes (`ocpdl.revival`)."""
-    return np.asarray(squares * np.prod([np.sum(U * U, axis=0) for U in held.loadings], axis=0))
+    return np.asarray(squares * np.prod([np.einsum("ir,ir->r", U, U, dtype=np.float64) for U in held.loadings], axis=0))
 
 
 def recent(coded: Sequence[Coded], held: Dictionary) -> Array | None:
     """(R,): the share of each atom in the energy of a tensor, on the average over the last ones; none without any."""
-    shares = [_shares(one.H, energies(held, np.ones(len(held.uses)))) for one in coded]
+    sizes = energies(held, np.ones(len(held.uses)))
+    shares = [_shares(one.H, sizes) for one in coded]
     return np.concatenate(shares).mean(axis=0) if shares else None
 
 

@@ -18,7 +18,7 @@ of it is decided before anything large is made: the product of two long axes nev
 
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -40,6 +40,9 @@ LINES = 12
 
 SLICES = 12
 """Pictures of one tensor, at most."""
+
+TOGETHER = 8
+"""Atoms that are prepared at a time: those of a video are large, and a copy of all would be as large as the model."""
 
 LONGER = 8
 """So many times longer than the other an axis is one to go along."""
@@ -84,10 +87,11 @@ def atoms(
     layout: Layout | None = None,
     axes: Sequence[str] | None = None,
     which: Iterable[int] | None = None,
+    slices: int = SLICES,
 ) -> list[Json]:
     """The pictures of the atoms of a dictionary: {"atom": r, "views": […]} for each, or for those of these numbers.
 
-    The loadings are in the units of the data, as those of a snapshot are.
+    The loadings are in the units of the data, as those of a snapshot are. What is cut has at most so many slices.
 
     >>> [found] = atoms([np.ones((4, 1)), np.ones((3, 1))], axes=("latitude", "variable"))
     >>> found["atom"], [(view["kind"], view["shape"]) for view in found["views"]]
@@ -96,21 +100,29 @@ def atoms(
     layout = layout or Layout(tuple(len(U) for U in loadings))
     names = axes or [f"mode {i + 1}" for i in range(len(layout.shape))]
     every = [Axis.of(name, size) for name, size in zip(names, layout.shape, strict=True)]
-    wanted = range(loadings[0].shape[1]) if which is None else list(which)
-    chosen = [_finite(np.asarray(U)[:, list(wanted)]) for U in loadings]
-    groups = [[every[mode] for mode in group] for group in layout.groups]
-    parts = [shrunk(T, group) for T, group in zip(layout.ungrouped(chosen), groups, strict=True)]
-    if len(every) <= 2 or is_colour(every):
-        small = Layout(tuple(axis.drawn for axis in every), layout.groups)
-        whole = small.atoms([T.reshape(-1, len(wanted)) for T in parts])
-        return [{"atom": r, "views": [picture(T, every)]} for r, T in zip(wanted, whole, strict=True)]
-    return [
-        {"atom": r, "views": [view for T, g in zip(parts, groups, strict=True) for view in pictures(T[..., k], g)]}
-        for k, r in enumerate(wanted)
-    ]
+    wanted = list(range(loadings[0].shape[1]) if which is None else which)
+    found: list[Json] = []
+    for k in range(0, len(wanted), TOGETHER):
+        these = wanted[k : k + TOGETHER]
+        views = _views([np.asarray(U)[:, these] for U in loadings], layout, every, slices)
+        found += ({"atom": r, "views": own} for r, own in zip(these, views, strict=True))
+    return found
 
 
-def pictures(T: Array, axes: Sequence[Axis]) -> list[Json]:
+def _views(loadings: Sequence[Array], layout: Layout, axes: Sequence[Axis], slices: int) -> Iterator[list[Json]]:
+    """The pictures of each of some atoms."""
+    groups = [[axes[mode] for mode in group] for group in layout.groups]
+    whole = layout.ungrouped([_finite(U) for U in loadings])
+    parts = [shrunk(T, group) for T, group in zip(whole, groups, strict=True)]
+    if len(axes) <= 2 or is_colour(axes):
+        small = Layout(tuple(axis.drawn for axis in axes), layout.groups)
+        yield from ([picture(T, axes)] for T in small.atoms([T.reshape(-1, T.shape[-1]) for T in parts]))
+        return
+    for k in range(loadings[0].shape[1]):
+        yield [view for T, g in zip(parts, groups, strict=True) for view in pictures(T[..., k], g, slices)]
+
+
+def pictures(T: Array, axes: Sequence[Axis], count: int = SLICES) -> list[Json]:
     """A tensor that is small enough, as one picture or in slices."""
     title, n = " × ".join(axis.name for axis in axes), len(axes)
     if n <= 2 or (n == 3 and is_colour(axes)):
@@ -122,7 +134,7 @@ def pictures(T: Array, axes: Sequence[Axis]) -> list[Json]:
     rest = [i for i in range(n) if i not in kept]
     sizes = [axes[i].drawn for i in rest]
     slices = np.transpose(T, (*rest, *kept)).reshape(prod(sizes), *(axes[i].drawn for i in kept))
-    shown = np.unique(np.linspace(0, len(slices) - 1, min(SLICES, len(slices))).round().astype(int))
+    shown = np.unique(np.linspace(0, len(slices) - 1, min(count, len(slices))).round().astype(int))
     note = f"{len(shown)} of {len(slices)} slices" if len(shown) < len(slices) else ""
     found = []
     for k in shown:
@@ -202,7 +214,7 @@ def shrunk(T: Array, axes: Sequence[Axis]) -> Array:
 
 def _finite(T: Array) -> Array:
     """A file may have anything."""
-    return np.nan_to_num(T.astype(np.float64), posinf=0.0, neginf=0.0)
+    return np.nan_to_num(np.array(T, np.float64), copy=False, posinf=0.0, neginf=0.0)
 
 
 def _words(name: str) -> set[str]:
