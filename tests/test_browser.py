@@ -1,5 +1,7 @@
 """The live page in a real browser: what is drawn is what the model is, and nothing is asked of anybody else."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -237,6 +239,43 @@ def test_a_restart_is_survived(browser, life):
     assert drawn(browser, life)
     assert life.pipeline.progress.state.t == before + 2
     assert browser.run("return document.querySelector('#state').dataset.state") == "live"
+
+
+def test_a_service_that_is_watched_by_too_many_is_not_gone(browser, life, monkeypatch):
+    """The page says what the service says, and goes on when there is room."""
+    monkeypatch.setattr("stream_ocpdl.page.routes.MOST", 0)
+    browser.go(life.server.address)
+    state, notice = (f"return document.querySelector('#{name}').textContent" for name in ("state", "notice"))
+
+    assert browser.until(state + " === 'full'")
+    assert "0 pages are being watched already" in browser.run(notice)
+    assert "gone" not in browser.run(notice)
+    monkeypatch.setattr("stream_ocpdl.page.routes.MOST", 16)
+    assert drawn(browser, life)
+    assert browser.run(state) == "live"
+    assert browser.run(notice) == ""
+
+
+def test_a_shard_that_is_given_away(browser, life):
+    """The page goes on with the next one that is here, and has no point of the one before; then it has none, and says
+    so.
+    """
+    opened(browser, life)
+    before = life.pipeline.progress.state.t
+    second = life.board.begin(1, replace(plan(), shard=1, shards=2))
+    second.spectators.past.spacing = 0.0
+    pipeline, _ = serve(World([tensors(10, 3)]), plan(), PACE, watch=second)
+    life.board.end(0, life.shard)
+    life.shard, life.pipeline = second, pipeline
+    assert before > pipeline.progress.state.t
+
+    assert drawn(browser, life)
+    curve = "return JSON.stringify(document.getElementById('losses').data?.[0].x) === '[1,2]'"
+    assert place_of("plotly.min.js") is None or browser.until(curve)
+    life.board.end(1, second)
+    life.board.turned(idle=True)
+    assert browser.until("return document.querySelector('#standing').textContent.includes('standby')")
+    assert browser.run("return document.body.classList.contains('stale')")
 
 
 def test_on_a_phone(browser, life):

@@ -7,23 +7,31 @@ const REDRAWN = 2000;                   // milliseconds between two pictures of 
 const CURVED = 1500;                    // and between two of the curves
 const TOLD = 60;                        // seconds for which a restart is told
 const PAUSES = [1000, 2000, 4000, 5000]; // before another attempt
+const ANSWER = 2000;                    // milliseconds in which a service that is there says why it has no stream
+const SHARE = 4;                        // a dictionary that took the service a second is asked for again after so many
 
 const clock = (at) => new Date(1000 * at).toLocaleTimeString("en-GB");
 const place = (id) => document.getElementById(id);
 const now = {
   events: null, timer: 0, attempts: 0, lastAt: 0, restartedAt: -Infinity, goneSince: null, instance: null,
-  shard: new URLSearchParams(location.search).get("shard"), paused: false,
-  points: [], modes: [], known: false, dictionary: "", drawnAt: 0, drawing: false, refused: -1, card: "", atoms: 36, grown: false, curvesAt: 0,
+  shard: new URLSearchParams(location.search).get("shard"), shown: null, paused: false, atoms: 36, drawing: false,
 };
+
+/** Nothing is known any more of a shard, or another one is shown. */
+function forget() {
+  Object.assign(now, { points: [], modes: [], known: false, dictionary: "", drawAt: 0, refused: -1, card: "", grown: false, curvesAt: 0 });
+}
+
+forget();
 
 // ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 /** What the service answers, or nothing; an answer for a shard that is no longer chosen is nothing. */
 async function ask(path, more = {}) {
-  const chosen = now.shard, query = new URLSearchParams({ ...(chosen === null ? {} : { shard: chosen }), ...more });
+  const chosen = now.shard ?? now.shown, query = new URLSearchParams({ ...(chosen === null ? {} : { shard: chosen }), ...more });
   try {
     const answer = await fetch(`${path}?${query}`);
-    return answer.ok && chosen === now.shard ? await answer.json() : null;
+    return answer.ok && chosen === (now.shard ?? now.shown) ? await answer.json() : null;
   } catch {
     return null;
   }
@@ -40,7 +48,7 @@ function connect() {
   now.events = events;
   events.addEventListener("frame", (event) => frame(JSON.parse(event.data)));
   events.addEventListener("bye", () => lost("The service is ending."));
-  events.onerror = () => lost("The service does not answer.");
+  events.onerror = () => failed(events);
   return undefined;
 }
 
@@ -50,30 +58,64 @@ function disconnect() {
   clearTimeout(now.timer);
 }
 
+/** Why a service that is there has no stream for us, "" if it has one by now; nothing if it is not there. */
+async function refusal(address) {
+  const stop = new AbortController(), timer = setTimeout(() => stop.abort(), ANSWER);
+  try {
+    const answer = await fetch(address, { signal: stop.signal });
+    return answer.ok ? "" : answer.status === 503 ? (await answer.json()).error : null;
+  } catch {
+    return null;
+  } finally {
+    clearTimeout(timer);
+    stop.abort();
+  }
+}
+
+/** There is no stream, or no more: either all are taken, or the service is gone. */
+async function failed(events) {
+  events.close();
+  const told = await refusal(events.url);
+  if (now.events !== events) return; // somebody paused it, or chose another shard
+  if (typeof told !== "string") return lost("The service does not answer.");
+  disconnect();
+  now.goneSince = null;
+  if (told) say("waiting", "full", `The service is there, but ${told}.${seen()} Trying again …`, now.lastAt > 0);
+  again();
+  return undefined;
+}
+
+/** Of when that is which is shown. */
+function seen() {
+  return now.lastAt ? ` What you see is of ${clock(now.lastAt)}.` : "";
+}
+
+function again() {
+  now.timer = setTimeout(connect, PAUSES[Math.min(now.attempts++, PAUSES.length - 1)]);
+}
+
 /** The service is gone: say so and since when, and try again, not too often. */
 function lost(why) {
   disconnect();
   now.goneSince ??= new Date();
-  const seen = now.lastAt ? ` What you see is of ${clock(now.lastAt)}.` : "";
-  say("gone", "gone", `${why} It is gone since ${now.goneSince.toLocaleTimeString("en-GB")}.${seen} Trying again …`);
-  now.timer = setTimeout(connect, PAUSES[Math.min(now.attempts++, PAUSES.length - 1)]);
+  say("gone", "gone", `${why} It is gone since ${now.goneSince.toLocaleTimeString("en-GB")}.${seen()} Trying again …`);
+  again();
 }
 
-/** The state in a word, and what there is to know about it. */
-function say(state, word, notice = "") {
+/** The state in a word, and what there is to know about it; and whether what is shown is of the past. */
+function say(state, word, notice = "", stale = state === "gone") {
   const pill = place("state"), box = place("notice");
   if (pill.textContent !== word) pill.textContent = word;
   pill.dataset.state = box.dataset.state = state;
   if (box.textContent !== notice) box.textContent = notice;
   box.hidden = !notice;
-  document.body.classList.toggle("stale", state === "gone");
+  document.body.classList.toggle("stale", stale);
 }
 
 // ── a frame ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 function frame(found) {
-  const again = now.instance !== null && now.instance !== found.instance;
-  if (again) {
+  if (now.instance !== null && now.instance !== found.instance) {
     Object.assign(now, { restartedAt: found.at, dictionary: "", refused: -1, known: false });
   }
   Object.assign(now, { attempts: 0, goneSince: null, lastAt: found.at, instance: found.instance });
@@ -83,7 +125,7 @@ function frame(found) {
   const waiting = found.reasons.length > 0;
   const told = found.at - now.restartedAt < TOLD ? `The service was started again; seen at ${clock(now.restartedAt)}.` : "";
   const notes = [told, waiting ? `Not ready: ${found.reasons.join("; ")}.` : ""].filter(Boolean).join(" ");
-  say(waiting ? "waiting" : "live", waiting ? "not ready" : "live", notes);
+  say(waiting ? "waiting" : "live", waiting ? "not ready" : "live", notes, !found.status && now.shown !== null);
   if (found.status) return shard(found);
   const elsewhere = found.role === "standby" ? "This process is a standby: another one writes." : "No such shard is written here.";
   place("standing").textContent = `${found.role}. ${elsewhere}`;
@@ -91,6 +133,10 @@ function frame(found) {
 }
 
 function shard(found) {
+  if (now.shown !== found.shard) { // the one before was given to another process
+    if (now.shown !== null) forget();
+    now.shown = found.shard;
+  }
   const status = found.status, many = found.count > 1 ? `, shard ${found.shard} of ${found.count}` : "";
   place("standing").textContent = `${found.role}${many} · ${status.doing} · step ${panels.number(status.step)}`;
   const renamed = now.modes.join() !== status.modes.join(); // names may come with the first tensors
@@ -147,12 +193,13 @@ function curves() {
 
 /** Ask for the dictionary if there is another one; not twice at a time, and not too often. */
 async function redraw(version) {
-  if (version === now.dictionary || now.drawing || performance.now() - now.drawnAt < REDRAWN) return;
+  if (version === now.dictionary || now.drawing || performance.now() < now.drawAt) return;
   now.drawing = true;
   const found = await ask("/api/dictionary", { atoms: now.atoms });
   now.drawing = false;
   if (!found) return;
-  Object.assign(now, { dictionary: version, drawnAt: performance.now() });
+  const pause = Math.max(REDRAWN, SHARE * 1000 * (found.seconds ?? 0));
+  Object.assign(now, { dictionary: version, drawAt: performance.now() + pause });
   panels.dictionary(found, choose);
   document.documentElement.dataset.drawn = String(found.t);
 }
@@ -178,7 +225,8 @@ function choices(found) {
 }
 
 place("shard").addEventListener("change", (event) => {
-  Object.assign(now, { shard: event.target.value, points: [], known: false, dictionary: "", drawnAt: 0, refused: -1, card: "" });
+  Object.assign(now, { shard: event.target.value, shown: null });
+  forget();
   panels.curves([], []);
   connect();
 });
@@ -191,7 +239,7 @@ place("pause").addEventListener("click", () => {
 });
 
 place("more").addEventListener("click", () => {
-  Object.assign(now, { atoms: Math.min(200, 2 * now.atoms), dictionary: "", drawnAt: 0 });
+  Object.assign(now, { atoms: Math.min(200, 2 * now.atoms), dictionary: "", drawAt: 0 });
 });
 
 place("atom").addEventListener("click", (event) => { // beside it
