@@ -278,11 +278,21 @@ def test_a_shard_that_is_given_away(browser, life):
     assert browser.run("return document.body.classList.contains('stale')")
 
 
+DRAW = """
+const place = document.querySelector("#atoms .atom").appendChild(document.createElement("div"));
+return import("/static/atoms.js").then((atoms) => atoms.draw(arguments[0], place));
+"""
+
+
 def test_on_a_phone(browser, life):
-    """Nothing is wider than the screen."""
+    """Nothing is wider than the screen, however long the names are that tensors bring along."""
     try:
         browser.size(390, 844, phone=True)
         opened(browser, life)
+        long = {"kind": "bars", "shape": [2], "signed": False, "range": [0, 1], "dtype": "u1", "values": "AP8="}
+        axes = [{"name": "x" * 64, "size": 2, "drawn": 2, "step": 1}]
+        browser.run(DRAW, {**long, "axes": axes, "title": "y" * 64, "note": "z" * 64})
+        browser.run(DRAW, {**long, "axes": axes, "title": "", "note": ""})
         assert browser.run("return document.documentElement.scrollWidth") <= 390
         assert browser.run("return document.documentElement.clientWidth") == 390
     finally:

@@ -52,7 +52,7 @@ ROOM = 8
 def routes(board: Board) -> list[Route]:
     """All of them."""
     files, gallery, streams = Files(), Gallery(), Streams()
-    frames = Frames(board, uuid.uuid4().hex)
+    frames, room = Frames(board, uuid.uuid4().hex), asyncio.Semaphore(ROOM)
 
     def page(request: Request) -> Response:
         return file_of(files, "index.html", request)
@@ -81,30 +81,25 @@ def routes(board: Board) -> list[Route]:
         body = events_of(frames, number_in(request, "shard"), since_in(request), ending)
         return Patient(streams, body, media_type="text/event-stream", headers=LIVE)
 
-    room = asyncio.Semaphore(ROOM)
     asked = {
-        "/api/history": of_shard(board, history, room),
-        "/api/dictionary": of_shard(board, dictionary, room, await_dictionary),
-        "/api/atoms/{r:int}": of_shard(board, atom, room, await_dictionary),
-        "/api/dead-letters": of_shard(board, letters, room),
+        "/api/history": history,
+        "/api/dictionary": dictionary,
+        "/api/atoms/{r:int}": atom,
+        "/api/dead-letters": letters,
     }
     return [
         Route("/", page, methods=["GET"]),
         Route("/static/{name}", static, methods=["GET"]),
         Route("/api/events", events, methods=["GET"]),
-        *(Route(path, handler, methods=["GET"]) for path, handler in asked.items()),
+        *(
+            Route(path, of_shard(board, answer, room, answer in (dictionary, atom)), methods=["GET"])
+            for path, answer in asked.items()
+        ),
     ]
 
 
-async def at_once(_: Shard) -> None:
-    """Nothing is waited for."""
-
-
 def of_shard(
-    board: Board,
-    answer: Callable[[Shard, Request], Any],
-    room: asyncio.Semaphore,
-    waiting: Callable[[Shard], Awaitable[None]] = at_once,
+    board: Board, answer: Callable[[Shard, Request], Any], room: asyncio.Semaphore, waits: bool
 ) -> Callable[[Request], Awaitable[Response]]:
     """An endpoint that is asked of a shard. Who waits takes no thread, and few are answered at a time."""
 
@@ -118,8 +113,8 @@ def of_shard(
         shards = dict(board.shards)
         number = number_in(request, "shard")
         shard = shards.get(min(shards, default=-1) if number is None else number)
-        if shard is not None:
-            await waiting(shard)
+        if waits and shard is not None:
+            await await_dictionary(shard)
         async with room:
             return await run_in_threadpool(response, shard, request)
 

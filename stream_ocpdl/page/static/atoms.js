@@ -44,6 +44,11 @@ export function short(value) {
   return value === 0 ? "0" : Number(value.toPrecision(3)).toString();
 }
 
+/** A name, or its beginning: there is little room. */
+export function brief(name, letters = 24) {
+  return name.length > letters ? `${name.slice(0, letters - 1)}…` : name;
+}
+
 function html(name, className, text = "") {
   const node = document.createElement(name);
   node.className = className;
@@ -95,7 +100,7 @@ function frame(view, axis) {
     svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: zero, y2: zero, class: "view-axis" }),
     svg("text", { x: LEFT, y: TOP - 4 }, short(high)),
     svg("text", { x: LEFT, y: HEIGHT - 5 }, "0"),
-    svg("text", { x: WIDTH / 2, y: HEIGHT - 5, "text-anchor": "middle" }, axis.name === view.title ? "" : axis.name),
+    svg("text", { x: WIDTH / 2, y: HEIGHT - 5, "text-anchor": "middle" }, axis.name === view.title ? "" : brief(axis.name)),
     svg("text", { x: WIDTH - RIGHT, y: HEIGHT - 5, "text-anchor": "end" }, String(axis.size - 1)),
   );
   return { node, zero, at: (x) => HEIGHT - BOTTOM - x * (HEIGHT - TOP - BOTTOM) };

@@ -5,6 +5,7 @@ import * as panels from "./panels.js";
 const FEWEST = 600, MOST = 1200;        // points that are kept: of more, every second one goes
 const REDRAWN = 2000;                   // milliseconds between two pictures of the dictionary
 const CURVED = 1500;                    // and between two of the curves
+const REASONS = 4;                      // why it is not ready, at most
 const TOLD = 60;                        // seconds for which a restart is told
 const PAUSES = [1000, 2000, 4000, 5000]; // before another attempt
 const ANSWER = 2000;                    // milliseconds in which a service that is there says why it has no stream
@@ -124,12 +125,18 @@ function frame(found) {
   choices(found);
   const waiting = found.reasons.length > 0;
   const told = found.at - now.restartedAt < TOLD ? `The service was started again; seen at ${clock(now.restartedAt)}.` : "";
-  const notes = [told, waiting ? `Not ready: ${found.reasons.join("; ")}.` : ""].filter(Boolean).join(" ");
+  const notes = [told, waiting ? `Not ready: ${some(found.reasons)}.` : ""].filter(Boolean).join(" ");
   say(waiting ? "waiting" : "live", waiting ? "not ready" : "live", notes, !found.status && now.shown !== null);
   if (found.status) return shard(found);
   const elsewhere = found.role === "standby" ? "This process is a standby: another one writes." : "No such shard is written here.";
   place("standing").textContent = `${found.role}. ${elsewhere}`;
   return undefined;
+}
+
+/** The first reasons, and how many more there are: of many shards there may be many. */
+function some(reasons) {
+  const more = reasons.length - REASONS;
+  return [...reasons.slice(0, REASONS), ...(more > 0 ? [`and ${more} more`] : [])].join("; ");
 }
 
 function shard(found) {
@@ -216,7 +223,7 @@ async function choose(r) {
 /** The shards that can be chosen. */
 function choices(found) {
   const select = place("shard"), wanted = found.shards.join();
-  place("chooser").hidden = found.count < 2;
+  place("chooser").hidden = found.count < 2 || !found.shards.length;
   if (select.dataset.shards !== wanted) {
     select.dataset.shards = wanted;
     select.replaceChildren(...found.shards.map((number) => new Option(String(number), String(number))));

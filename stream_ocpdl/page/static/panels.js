@@ -1,6 +1,6 @@
 // The panels of the live page. Everything that comes from the service is put in as text, never as HTML.
 
-import { drawAtom } from "./atoms.js";
+import { brief, drawAtom } from "./atoms.js";
 import { chart } from "./charts.js";
 
 const place = (id) => document.getElementById(id);
@@ -167,8 +167,8 @@ export function curves(points, modes) {
   const radius = (i) => positive(points.map((p) => p.radii?.[i]));
   const one = points.every((p) => p.radii.every((r) => r === p.radii[0])); // then it is drawn once
   const moves = modes.flatMap((mode, i) => [
-    curve(mode, t, positive(points.map((p) => p.movements[i])), i),
-    ...(one ? [] : [curve(`radius, ${mode}`, t, radius(i), i, true)]),
+    curve(brief(mode, 40), t, positive(points.map((p) => p.movements[i])), i),
+    ...(one ? [] : [curve(`radius, ${brief(mode, 40)}`, t, radius(i), i, true)]),
   ]);
   if (one) moves.push(curve("radius", t, radius(0), 7, true));
   const rates = points.map((p, k) => rate(points, k));
@@ -215,7 +215,7 @@ export function chains(found) {
 export function letters(found) {
   if (!found.letters.length) return place("letters").replaceChildren(make("p", "", "Nothing was refused since it began."));
   const rows = found.letters.map((one) => [
-    [clock(one.at), "time"], [`${one.topic} ${one.partition}:${one.offset}`], [one.error], [one.reason, "long"],
+    [clock(one.at), "time"], [`${one.topic} ${one.partition}:${one.offset}`], [one.error, "time"], [one.reason, "long"],
   ]);
   const said = `${number(found.refused)} since it began; the last ${rows.length}. All of them: stream-ocpdl dlq list`;
   const heads = ["when", "topic partition:offset", "error", "reason"];
