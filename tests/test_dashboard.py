@@ -27,7 +27,7 @@ UNITS = {"short", "s", "ops", "percentunit", "Bps", "bytes", "bool_yes_no"}
 
 
 def expressions():
-    """Every expression of the dashboard, of panels, annotations and variables."""
+    """Every expression of the dashboard, of panels and annotations."""
     yield from (target["expr"] for panel in PANELS for target in panel["targets"])
     yield from (annotation["expr"] for annotation in BOARD["annotations"]["list"])
 
@@ -143,6 +143,14 @@ def chosen(expression, name):
     return expression.replace("$model", name).replace("$shard", ".*").replace("$__rate_interval", "20s")
 
 
+def values(client, name):
+    """What Grafana lets people choose from, for each variable: label_values(series, label) is no PromQL."""
+    for variable in BOARD["templating"]["list"][1:]:
+        series, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"]).groups()
+        path, query = f"/api/v1/label/{label}/values", {"match[]": chosen(series, name)}
+        yield client.get(path, params=query).json()["data"]
+
+
 def whole(expression):
     """An alert's expression that says 0 where it is silent, so that one sees what it asks for; of a run that lasts
     seconds there is nothing two hours ago, and nothing that lasts minutes.
@@ -183,6 +191,7 @@ def test_every_expression_has_an_answer(model, tmp_path):  # noqa: F811
                 return not wanted
 
             assert eventually(answered, 180), wanted
+            assert list(values(client, model.name)) == [[model.name], ["0"]]
             groups = client.get("/api/v1/rules").json()["data"]["groups"]
             rules = [rule for group in groups for rule in group["rules"]]
             assert len(rules) == len(ALERTS)
