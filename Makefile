@@ -14,7 +14,7 @@ help: ## show this list
 demo: $(READY) ## learn a dictionary from a stream and watch it converge
 	$(BIN)/stream-ocpdl demo
 
-test: $(READY) ## all tests
+test: $(READY) ## the tests, but those that take minutes
 	$(BIN)/python -m pytest
 
 test-slow: $(READY) ## the tests that take minutes: brokers that die, replicas in a storm

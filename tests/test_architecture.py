@@ -1,7 +1,8 @@
-"""The picture of the package in the README is true: imports go down, never up."""
+"""Imports go down, never up, by the layers below; and the tree in the README is that of the files."""
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "stream_ocpdl"
+README = PACKAGE.parent / "README.md"
 
 LAYERS = [
     {"ocpdl.arrays", "errors", "interrupts", "machine", "logs"},
@@ -182,12 +184,26 @@ def test_the_picture_has_no_ghosts():
     assert set().union(*LAYERS) == ALL
 
 
-def test_the_readme_shows_every_module():
-    """The tree in the README names every file of the package."""
-    readme = (PACKAGE.parent / "README.md").read_text()
-    missing = [path.name for path in PACKAGE.rglob("*.py") if path.stem != "__init__" and path.name not in readme]
+def drawn(picture):
+    """The files of a drawn tree. A line has a branch, names with one space between them, and what they are."""
+    above, found = [], set()
+    for line in picture.splitlines():
+        trunk, names = re.fullmatch(r"([│├└─ ]*)(\S+(?: \S+)*?)(?:  +.*)?", line).groups()
+        del above[len(trunk) // 4 :]
+        for name in names.split():
+            if name.endswith("/"):
+                above.append(name)
+            else:
+                found.add("".join([*above, name]))
+    return found
 
-    assert not missing
+
+def test_the_readme_shows_every_module():
+    """The tree in the README has every file of the package at its place, and no other."""
+    (picture,) = re.findall(r"^```\n(stream_ocpdl/\n.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
+    files = {str(path.relative_to(PACKAGE.parent)) for path in PACKAGE.rglob("*.py") if path.stem != "__init__"}
+
+    assert drawn(picture) == files
 
 
 def test_importing_is_cheap(tmp_path):

@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -113,10 +114,31 @@ def test_every_command_of_a_page_works(page, broker, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("page", [path.name for path in (ROOT / "docs").glob("*.md")] + ["README.md"])
+ALL = sorted(str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *(ROOT / "docs").glob("**/*.md")])
+
+
+@pytest.mark.parametrize("page", ALL)
+def test_nothing_is_said_twice(page):
+    """No line of text, heading, or beginning of a paragraph is on a page twice, as after a merge that went wrong."""
+    text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    lines = [line for line in text.splitlines() if len(line) > 60 or line.startswith("#")]
+    said = Counter(lines + re.findall(r"^\*\*[^*]+\*\*", text, re.MULTILINE))
+
+    assert [words for words, count in said.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("page", ALL)
+def test_settings_are_spelled_as_in_their_file(page):
+    """In YAML: no key of a setting stands in quotes."""
+    names = "|".join([*Settings.model_fields, "topic", "format", "close", "order", "rank", "missing"])
+
+    assert not re.findall(rf'`[^`\n]*"(?:{names})":[^`\n]*`', (ROOT / page).read_text())
+
+
+@pytest.mark.parametrize("page", ALL)
 def test_links_lead_somewhere(page):
     """To files that are there, and to headings that are in them."""
-    path = ROOT / page if page == "README.md" else ROOT / "docs" / page
+    path = ROOT / page
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", path.read_text()):
         file = (path.parent / target) if target else path
         assert file.exists(), target
