@@ -1,8 +1,8 @@
 """A demonstration: a stream with a known dictionary, the service that learns it, and how near it has come.
 
-Several chains mix the true atoms, each slowly (`ocpdl.synthetic`): what comes one after the other is far from
-independent, which is the paper's setting. A producer writes the tensors to a topic, and the service is the one that
-production runs.
+Several chains mix the true atoms, each so slowly (`ocpdl.synthetic`) that a few of them are heard for a hundred tensors
+before others are: what comes one after the other is far from independent, which is the paper's setting. A producer
+writes the tensors to a topic, and the service is the one that production runs.
 """
 
 import threading
@@ -21,7 +21,7 @@ from stream_ocpdl.observe.board import Board, Shard
 from stream_ocpdl.observe.watched import WatchedOutbox
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.matching import match_atoms
-from stream_ocpdl.ocpdl.synthetic import chain
+from stream_ocpdl.ocpdl.synthetic import SLOW, chain
 from stream_ocpdl.stream.ahead import Ahead
 from stream_ocpdl.stream.checkpoint import NoStore
 from stream_ocpdl.stream.client import TensorProducer
@@ -45,7 +45,7 @@ TRAIL, RECENT = 2000, 200
 
 def tensors(truth: Sequence[Array], seed: int) -> Iterator[tuple[int, BigArray]]:
     """Endless tensors (I₁…Iₙ), each with the number of its chain."""
-    return in_turn([chain(truth, seed * CHAINS + k) for k in range(CHAINS)])
+    return in_turn([chain(truth, seed * CHAINS + k, mixing=SLOW) for k in range(CHAINS)])
 
 
 def in_turn(chains: Sequence[Iterator[BigArray]]) -> Iterator[tuple[int, BigArray]]:

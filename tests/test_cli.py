@@ -1,24 +1,35 @@
 """The command line."""
 
+import io
 import json
+import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from stream_ocpdl.cli import main
 from stream_ocpdl.cli.dlq import dlq
 from stream_ocpdl.cli.snapshot import snapshot
-from stream_ocpdl.cli.spectacle import next_steps
+from stream_ocpdl.cli.spectacle import next_steps, picture
 from stream_ocpdl.cli.topics import topics
+from stream_ocpdl.demonstration import Demonstration, Seen
+from stream_ocpdl.observe.board import Board
+from stream_ocpdl.ocpdl.problem import Problem
+from stream_ocpdl.ocpdl.synthetic import FAST, SLOW, chain
 from stream_ocpdl.stream import kafka
+from stream_ocpdl.stream.kafka import Connection
+from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.topics import Topics
 
 
 def test_the_demo_finds_the_truth(tmp_path):
@@ -126,6 +137,52 @@ def test_the_demo_can_be_interrupted(after):
 
     assert (life.returncode, err) == (0, "")
     assert "stopped early" in out
+
+
+def test_an_interrupt_while_kernels_are_compiled(tmp_path):
+    """On a machine that has none yet it is the longest part, and the first that somebody has enough of."""
+    command = [sys.executable, "-m", "stream_ocpdl", "demo", "--report", str(tmp_path / "demo.html")]
+    empty = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kernels")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=empty) as life:
+        try:
+            while "compiling the kernels" not in life.stdout.readline():
+                pass
+            time.sleep(2)
+            life.send_signal(signal.SIGINT)
+            _, err = life.communicate(timeout=60)
+        finally:
+            life.kill()
+
+    assert (life.returncode, err) == (130, "")
+
+
+def test_before_the_first_step_the_demo_says_what_it_does():
+    """In a line of its own, below the bar."""
+    problem = Problem((2, 2), 1)
+    board = Board("demo", 1)
+    shown = Demonstration(Connection(""), Topics.of("demo", "t"), Plan("demo", problem), iter(()), 16, 1.0, board)
+    shown.shard = Seen(shown.plan, board.now)
+    out = io.StringIO()
+    Console(file=out, width=100).print(picture(shown, 0.0))
+
+    assert "│ starting …" in out.getvalue()
+
+
+def test_the_chains_of_the_demo_are_slow():
+    """A tensor is nearly the one before, and few of six atoms are in it; a chain of `produce sampler` has them all."""
+    loadings = [np.eye(6), np.ones((1, 6))]  # so that a tensor shows its code
+    slow, fast = (
+        np.array([X.ravel() for X in islice(chain(loadings, 0, noise=0.0, mixing=mixing), 5000)])
+        for mixing in (SLOW, FAST)
+    )
+
+    def alike(codes):
+        return np.corrcoef(codes[1:].ravel(), codes[:-1].ravel())[0, 1]
+
+    assert alike(slow) > 0.98
+    assert alike(fast) < 0.95
+    assert np.mean(slow > 0.5) < 0.5 < np.mean(fast > 0.5)
+    assert slow.mean() == pytest.approx(1.0, abs=0.25)
 
 
 @pytest.mark.parametrize("after", [0.1, 0.4])

@@ -11,10 +11,13 @@ from click.testing import CliRunner
 from stream_ocpdl.cli import main
 from stream_ocpdl.observe.remote import look
 from stream_ocpdl.stream import kafka
+from tests.test_docs import SEEN
 from tests.test_kafka import PARTITIONS, Model, eventually, process
 from tests.test_top import free_port
 
-ELSEWHERE = {"run": "the service that the others are run against", "verify": "takes minutes; see test_verify.py"}
+ELSEWHERE = {"run": "the README has it, which is run by test_docs.py"}
+LONG = {"verify"}
+"""Of which an example takes minutes: make test-slow."""
 
 
 def commands(group, *path):
@@ -26,12 +29,14 @@ def commands(group, *path):
             yield from commands(command, *path, name)
 
 
-EXAMPLES = [
+ALL = [
     (" ".join(path), line.split("Example: ")[1].strip())
     for path, command in commands(main)
     for line in (command.help or "").splitlines()
-    if "Example: " in line and path[0] not in ELSEWHERE
+    if "Example: " in line
 ]
+EXAMPLES = [(name, line) for name, line in ALL if name not in ELSEWHERE | dict.fromkeys(LONG)]
+MINUTES = [line for name, line in ALL if name in LONG]
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +59,13 @@ def service(broker, tmp_path_factory):
 
 def test_every_command_has_an_example():
     """There is one for each, and it is of that command."""
-    named = {name for name, _ in EXAMPLES}
+    assert {" ".join(path) for path, _ in commands(main)} == {name for name, _ in ALL}
+    assert all(line.startswith(f"stream-ocpdl {name} ") or " " not in name for name, line in ALL)
 
-    assert {" ".join(path) for path, _ in commands(main) if path[0] not in ELSEWHERE} == named
-    assert all(line.startswith(f"stream-ocpdl {name} ") or " " not in name for name, line in EXAMPLES)
-    assert set(ELSEWHERE) <= set(main.names)
+
+def test_what_is_run_elsewhere_is():
+    """The README has the example of `run` as it stands, and waits until the service is there."""
+    assert {f"{line} &" for name, line in ALL if name in ELSEWHERE} <= set(SEEN)
 
 
 @pytest.mark.parametrize(("name", "line"), EXAMPLES, ids=[line for _, line in EXAMPLES])
@@ -72,3 +79,14 @@ def test_the_example_works(service, monkeypatch, name, line):
 
     assert result.exit_code == 0, result.output
     assert result.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("line", MINUTES)
+def test_an_example_that_takes_minutes_works(broker, line):
+    """It ends well, and says that nothing was lost."""
+    result = CliRunner().invoke(main, shlex.split(line.replace("localhost:9092", broker))[1:])
+
+    assert result.exit_code == 0, result.output
+    assert "verified: nothing lost, nothing repeated" in result.stdout

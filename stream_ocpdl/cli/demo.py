@@ -12,6 +12,7 @@ from typing import NamedTuple
 import click
 from rich.console import Console
 from rich.live import Live
+from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
 from stream_ocpdl.cli.spectacle import line, next_steps, picture, report_of, summary
 from stream_ocpdl.demonstration import CHAINS, Demonstration, in_turn, tensors
@@ -53,7 +54,7 @@ STAND_IN = "a stand-in inside of this process: fine for a look, no evidence of d
 
 
 @click.command()
-@click.option("--seconds", type=click.FloatRange(1), default=30.0, show_default=True, help="How long it streams.")
+@click.option("--seconds", type=click.FloatRange(1), default=20.0, show_default=True, help="How long it streams.")
 @click.option("--rate", type=click.FloatRange(1), default=150.0, show_default=True, help="Tensors a second.")
 @click.option("--rank", type=click.IntRange(1), help=f"Atoms; without it {RANK}, of an image {PATCHES}.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the truth and of the stream.")
@@ -87,14 +88,13 @@ def demo(
     Tensors are mixtures of a few known atoms; several chains mix them, slowly, with noise. The service that learns them
     is the one of production. It ends by itself, with a report in HTML.
 
-    Example: stream-ocpdl demo --seconds 20
+    Example: stream-ocpdl demo --seconds 10
     """
     if not report.absolute().parent.is_dir():  # now, and not when all is over
         raise ConfigError(f"{report} cannot be written: there is no such directory; choose another with --report")
     shown = _material(data, rank, seed)
     console = Console()
-    click.echo("compiling the kernels (the first time takes most of a minute) …")
-    warm_up(shown.plan.problem)
+    _compile(shown.plan.problem, console)
     board, built = Board("demo", 1), build()
     with ExitStack() as stack:
         connection, topics, called = _broker(stack, bootstrap_servers)
@@ -102,8 +102,7 @@ def demo(
         board.address = stack.enter_context(Server(app, "127.0.0.1", port)).address
         where = f"Kafka at {bootstrap_servers}" if bootstrap_servers else STAND_IN
         click.echo(f"broker: {where}\nmetrics and status: {board.address}/metrics, {board.address}/api/status")
-        if any(getattr(route, "path", "") == "/" for route in app.routes):
-            click.echo(f"in a browser: {board.address}/")
+        click.echo(f"in a browser: {board.address}/")
         steps = max(1, round(seconds * rate / BATCH))
         plan = replace(shown.plan, topic=topics.input)
         found = Demonstration(connection, topics, plan, shown.stream, steps * BATCH, rate, board, shown.truth, called)
@@ -116,6 +115,16 @@ def demo(
     matches = found.matches()
     if finished and matches and sum(matches) / len(matches) < POOR:
         raise OcpdlError("the truth was not found in this time: try --seconds 60, or another --seed")
+
+
+def _compile(problem: Problem, console: Console) -> None:
+    """Everything that will be called; in a terminal something moves meanwhile."""
+    click.echo("compiling the kernels (the first time takes most of a minute) …")
+    columns = (SpinnerColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) if console.is_terminal else nullcontext() as progress:
+        if progress is not None:
+            progress.add_task("", total=None)
+        warm_up(problem)
 
 
 class Material(NamedTuple):

@@ -61,7 +61,7 @@ def picture(shown: Demonstration, seconds: float) -> RenderableType:
     shard, step = shown.shard, shown.shard.step
     progress = ProgressBar(total=shown.count, completed=shard.N, width=WIDTH)
     if step is None:
-        return Panel(Group(progress, Text(f"{shard.doing} …")), title="stream_ocpdl", width=WIDTH + 28)
+        return Panel(Group(progress, "", Text(f"{shard.doing} …")), title="stream_ocpdl", width=WIDTH + 28)
     shown.losses.append((shard.t, step.prequential_loss))
     facts = Table.grid(padding=(0, 2))
     facts.add_row("learned", f"{shard.N:,} tensors, {shard.t:,} steps", f"{shard.learned / max(seconds, 0.1):,.0f}/s")
