@@ -54,7 +54,7 @@ STAND_IN = "a stand-in inside of this process: fine for a look, no evidence of d
 
 
 @click.command()
-@click.option("--seconds", type=click.FloatRange(1), default=20.0, show_default=True, help="How long it streams.")
+@click.option("--seconds", type=click.FloatRange(1), default=15.0, show_default=True, help="How long it streams.")
 @click.option("--rate", type=click.FloatRange(1), default=150.0, show_default=True, help="Tensors a second.")
 @click.option("--rank", type=click.IntRange(1), help=f"Atoms; without it {RANK}, of an image {PATCHES}.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the truth and of the stream.")
@@ -119,7 +119,7 @@ def demo(
 
 def _compile(problem: Problem, console: Console) -> None:
     """Everything that will be called; in a terminal something moves meanwhile."""
-    click.echo("compiling the kernels (the first time takes most of a minute) …")
+    click.echo("compiling the kernels (the first time takes about a minute) …")
     columns = (SpinnerColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) if console.is_terminal else nullcontext() as progress:
         if progress is not None:
