@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
+from stream_ocpdl import interrupts
 from stream_ocpdl.cli.spectacle import line, next_steps, picture, report_of, summary
 from stream_ocpdl.demonstration import CHAINS, Demonstration, in_turn, tensors
 from stream_ocpdl.errors import ConfigError, OcpdlError
@@ -48,6 +49,9 @@ PATCH, PATCHES = (12, 12, 3), 16
 
 POOR = 0.9
 """Below this match with the truth the demo has not shown what it should."""
+
+SHOW_CURSOR = b"\x1b[?25h\n"
+"""What a terminal is told that something moved in."""
 
 PARTITIONS = 4
 STAND_IN = "a stand-in inside of this process: fine for a look, no evidence of delivery. Production uses Apache Kafka."
@@ -124,7 +128,12 @@ def _compile(problem: Problem, console: Console) -> None:
     with Progress(*columns, console=console, transient=True) if console.is_terminal else nullcontext() as progress:
         if progress is not None:
             progress.add_task("", total=None)
-        warm_up(problem)
+        interrupts.fatal(SHOW_CURSOR if progress is not None else b"")
+        try:
+            warm_up(problem)
+        finally:
+            interrupts.quiet()
+            interrupts.heard()
 
 
 class Material(NamedTuple):
