@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stream_ocpdl.chains.several import Several
 from stream_ocpdl.chains.streaming import PARTS, Health, Moments, split_rhat
 from stream_ocpdl.chains.window import bulk_ess, rank_rhat, rhat, split, tail_ess
 
@@ -130,3 +131,21 @@ def test_moments_add_up():
     assert np.isclose(both.variance, x.var(ddof=1), rtol=1e-6)
     assert both.plus(Moments()) == both
     assert Moments().plus(Moments()).count == 0
+
+
+@pytest.mark.parametrize("block", [1, 7, 64, 1000])
+def test_several_quantities_in_blocks(block):
+    """In any cut into blocks they are known as one by one; one that lost a block that is open would not be."""
+    draws = np.stack([autoregressive(0.6, 1, 1543, 9)[0] + 5.0, autoregressive(-0.3, 1, 1543, 10)[0]])
+    several = Several(2)
+    for at in range(0, draws.shape[1], block):
+        several.extend(draws[:, at : at + block])
+
+    for k, one in enumerate(map(health, draws)):
+        found = several.health(k)
+        assert (found.count, len(found.levels), len(found.parts)) == (1543, len(one.levels), len(one.parts))
+        assert np.isclose(found.autocorrelation_time, one.autocorrelation_time, rtol=1e-9)
+        assert np.isclose(split_rhat([found]), split_rhat([one]), rtol=1e-9)
+        one.add(2.5)
+        found.add(2.5)
+        assert np.isclose(found.autocorrelation_time, one.autocorrelation_time, rtol=1e-9)

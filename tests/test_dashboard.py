@@ -160,11 +160,11 @@ def whole(expression):
 
 
 def draws(model, turn):  # noqa: F811
-    """Five draws of each of two chains, with something that is no tensor among them."""
+    """Twenty draws of each of two chains, with something that is no tensor among them."""
     random = np.random.default_rng(turn)
     values = [
-        (p, Draw(Tensor(random.random((4, 3))), "run", p, 5 * turn + k).to_bytes())
-        for k in range(5)
+        (p, Draw(Tensor(random.random((4, 3))), "run", p, 20 * turn + k).to_bytes())
+        for k in range(20)
         for p in PARTITIONS
     ]
     kafka.produce(model.connection, model.topics.input, [*values, (0, b"nonsense")])

@@ -28,7 +28,7 @@ from stream_ocpdl.observe.server import Server
 from stream_ocpdl.observe.statistics import Client
 from stream_ocpdl.observe.watched import WatchedOutbox, WatchedStore
 from stream_ocpdl.stream.kafka import create_topics, delete_topics, topic_names
-from stream_ocpdl.stream.messages import Code, Manifest, Position
+from stream_ocpdl.stream.messages import Code, Manifest, Origin, Position
 from stream_ocpdl.stream.pipeline import Outcome
 from tests.fakes import World, serve
 from tests.test_kafka import eventually, model, process  # noqa: F401
@@ -119,10 +119,19 @@ def test_every_metric_is_in_a_scrape(asked, learned):
     shard.chains = {"a": (1, ())}
     asked(board).get("/metrics")
     shard.chains = {"a": (2, ())}
+    for t in range(1, 17):
+        shard.wellness.stepped([Origin("r", 0, 32 * t + k) for k in range(32)], *noise(shard, t))
     found = {name for name, *_ in samples(asked(board).get("/metrics").text)}
     suffixes = {"gauge": "", "counter": "_total", "histogram": "_count"}
 
     assert {entry.name + suffixes[entry.kind] for entry in CATALOGUE} <= found
+
+
+def noise(shard, t):
+    """Energies, and a step at t, of 32 draws."""
+    random = np.random.default_rng(t)
+    coding = shard.step.coding._replace(H=random.random((32, 2)), losses=random.random(32))
+    return random.random(32), shard.step._replace(t=t, coding=coding), Learner(shard.plan.problem).state
 
 
 def test_promtool_finds_nothing(asked, learned):

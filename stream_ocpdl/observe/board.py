@@ -14,6 +14,7 @@ from typing import Protocol
 from stream_ocpdl.observe.silence import Silence
 from stream_ocpdl.observe.spectators import Spectators
 from stream_ocpdl.observe.statistics import Client
+from stream_ocpdl.observe.wellness import Wellness
 from stream_ocpdl.ocpdl.diagnostics import Assumption, assumption_card, stationarity
 from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.revival import dead_atoms
@@ -97,10 +98,12 @@ class Shard:
     """When this process began to write it, in seconds since 1970."""
 
     spectators: Spectators = field(init=False)
+    wellness: Wellness = field(init=False)
 
     def __post_init__(self) -> None:
         self.began = self.wall()
         self.spectators = Spectators(self.plan, self.now, self.wall)
+        self.wellness = Wellness(self.now)
 
     def phase(self, name: str) -> None:
         """What it does from now on."""
@@ -123,6 +126,7 @@ class Shard:
         if self.checkpoint is None or self.checkpoint[0] < self.t:
             self._unsaved(replayed)
         self.spectators.ready(pipeline)
+        self.wellness.forget()
         self.phase("running")
 
     def polled(self, records: int, seconds: float) -> None:
@@ -138,6 +142,8 @@ class Shard:
         step = outcome.step
         if step is None:
             return
+        if outcome.origins and outcome.energies is not None:
+            self.wellness.stepped(outcome.origins, outcome.energies, step, pipeline.progress.state)
         self.step = step
         self.steps += 1
         self._unsaved(1)

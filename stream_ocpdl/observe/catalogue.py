@@ -232,6 +232,36 @@ CONVERGENCE = (
         lambda s: s.shard.silence.look(s.shard.chains),
         ("state",),
     ),
+    Entry(
+        "ocpdl_chains_followed",
+        "gauge",
+        "Chains whose health is known, by draws since the process began: 64 at most. What follows is of these.",
+        one(lambda s: len(s.shard.wellness.report().chains) or None),
+    ),
+    Entry(
+        "ocpdl_chain_classical_split_rhat",
+        "gauge",
+        "Classical split-R̂, not rank-normalised, of the chains of a run; of several runs the largest. Above 1.1, the"
+        " limit for this one, they have not mixed. Large for the norm: it is the chains; for loss and codes alone: the"
+        " dictionary still moves.",
+        counted(lambda s: s.shard.wellness.report().worst_rhats),
+        ("quantity",),
+    ),
+    Entry(
+        "ocpdl_chain_autocorrelation_draws",
+        "gauge",
+        "Autocorrelation time τ in draws, from block means of all draws; of the chains the longest that is known.",
+        counted(lambda s: s.shard.wellness.report().longest_times),
+        ("quantity",),
+    ),
+    Entry(
+        "ocpdl_chain_effective_draws",
+        "gauge",
+        "Effective sample size n/τ of a chain, by all its draws; of the chains the smallest that is known. Below 100 a"
+        " chain τ and R̂ themselves are not to be trusted.",
+        counted(lambda s: s.shard.wellness.report().least_ess),
+        ("quantity",),
+    ),
 )
 
 OPERATION = (

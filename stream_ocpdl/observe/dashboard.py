@@ -271,13 +271,37 @@ CHAINS = (
         "Chains",
         "As many active ones as samplers run; a silent one has ended, or is stuck while the others go on.",
         "assumption:A1",
-        one("max by (shard, state) (ocpdl_chains{M})", "{{shard}}, {{state}}"),
+        (
+            Query("max by (shard, state) (ocpdl_chains{M})", "{{shard}}, {{state}}"),
+            Query("max by (shard) (ocpdl_chains_followed{M})", "{{shard}}, followed"),
+        ),
     ),
     Panel(
         "Draws out of order",
         "Flat; gaps and late draws mean that the stream is not the chain: (A1) is about the chain that was learned.",
         "assumption:A1, subsection:MCMC",
         one("max by (shard, kind) (ocpdl_draws{M})", "{{shard}}, {{kind}}"),
+    ),
+    Panel(
+        "Classical split-R̂ of the chains",
+        "Below 1.1, the limit of this one; a large one of the norm means that chains have not mixed, of losses or codes"
+        " alone that the dictionary still moves.",
+        "assumption:A1, subsection:MCMC",
+        one("max by (shard, quantity) (ocpdl_chain_classical_split_rhat{M})", "{{shard}}, {{quantity}}"),
+    ),
+    Panel(
+        "Autocorrelation time, in draws",
+        "Flat once it is known; growing with the draws means that a chain is slower than it is long.",
+        "assumption:A1, subsection:MCMC",
+        one("max by (shard, quantity) (ocpdl_chain_autocorrelation_draws{M})", "{{shard}}, {{quantity}}"),
+        logarithmic=True,
+    ),
+    Panel(
+        "Effective draws of a chain",
+        "Rises with the draws; below 100 the chain is too short for any of these numbers.",
+        "assumption:A1, subsection:MCMC",
+        one("min by (shard, quantity) (ocpdl_chain_effective_draws{M})", "{{shard}}, {{quantity}}"),
+        logarithmic=True,
     ),
     Panel(
         "Draws refused, a second",

@@ -1,4 +1,4 @@
-"""What people should know of a hypothesis of the theorem, or of a chain, in a sentence."""
+"""What people should know of a hypothesis of the theorem, or of a chain, in a sentence or a few numbers."""
 
 from dataclasses import asdict
 
@@ -27,6 +27,21 @@ CHAINS = {
 }
 
 
+QUANTITIES = {
+    "norm": "the size of a draw: the sampler's alone",
+    "loss": "how well a draw is explained before it is learned: it drifts while the dictionary learns",
+    "code": "the code of an atom that had much energy when this began: it drifts with the atom",
+}
+"""What is followed of each draw."""
+
+LIMITS = {"classical_split_rhat": 1.1, "rank_rhat": 1.01, "ess_per_chain": 100}
+"""Which limit suits which measure."""
+
+
+NAMED = 100
+"""Letters of a run's name that are shown."""
+
+
 def card_of(shard: Shard) -> list[Json]:
     """The lines of the assumption card, each with its meaning."""
     return [{**asdict(line), "meaning": ASSUMPTIONS.get(line.name, "")} for line in shard.card]
@@ -35,3 +50,49 @@ def card_of(shard: Shard) -> list[Json]:
 def chains_of(shard: Shard) -> list[Json]:
     """What was found about the draws of samplers."""
     return [{"kind": kind, "count": n, "meaning": CHAINS.get(kind, "")} for kind, n in shard.draws._asdict().items()]
+
+
+def health_of(shard: Shard) -> list[Json]:
+    """The health of the chains in a line for each quantity, of all draws since the process began."""
+    told = shard.wellness.report()
+    rhats, times, ess = told.worst_rhats, told.longest_times, told.least_ess
+    return [
+        {
+            "quantity": name,
+            "meaning": QUANTITIES[name.partition(" ")[0]],
+            "classical_split_rhat": rhats.get(name),
+            "autocorrelation_draws": times.get(name),
+            "effective_draws": ess.get(name),
+        }
+        for name in (told.names if told.chains else ())
+    ]
+
+
+def wellness_of(shard: Shard) -> Json:
+    """All that is known of the health of the chains, chain by chain and run by run; with ranks of the last draws."""
+    told, ranked = shard.wellness.report(), shard.wellness.ranked()
+    return {
+        "since_step": told.since,
+        "atoms": list(told.atoms),
+        "limits": LIMITS,
+        "draws_of_chains_not_followed": told.unfollowed,
+        "chains": [
+            {
+                "run": chain.run[:NAMED],
+                "chain": chain.chain,
+                "draws": chain.draws,
+                "autocorrelation_draws": {name: one.autocorrelation_time for name, one in chain.healths.items()},
+                "effective_draws": {name: one.ess for name, one in chain.healths.items()},
+            }
+            for chain in told.chains
+        ],
+        "runs": [
+            {
+                "run": run[:NAMED],
+                "chains": len(chains),
+                "classical_split_rhat": told.split_rhats(chains),
+                "window": ranked[run]._asdict() if run in ranked else None,
+            }
+            for run, chains in told.runs.items()
+        ],
+    }

@@ -6,6 +6,7 @@
 /api/dictionary       its atoms, the most used first, with pictures of the first ones
 /api/atoms/R          one atom, and the positions of the tensors that used it most
 /api/dead-letters     the last that was refused, with the reasons
+/api/chains           the health of each chain; rank-normalised R̂, bulk and tail ESS of the last draws
 /api/events           how things are, every second, as server-sent events
 
 All but the first two take `?shard=`; without it, the first that this process writes is meant. Texts from messages are
@@ -25,7 +26,8 @@ from starlette.routing import Route
 
 from stream_ocpdl.observe.board import Board, Shard
 from stream_ocpdl.page.events import MOST, Frames, Patient, Streams, events_of
-from stream_ocpdl.page.live import DRAWN, Gallery, history_of, letters_of
+from stream_ocpdl.page.live import DRAWN, Gallery, history_of, letters_of, plain
+from stream_ocpdl.page.meanings import wellness_of
 from stream_ocpdl.page.serving import Files
 
 POLICY = (
@@ -73,6 +75,9 @@ def routes(board: Board) -> list[Route]:
     def letters(shard: Shard, _: Request) -> Any:
         return letters_of(shard)
 
+    def chains(shard: Shard, _: Request) -> Any:
+        return plain(wellness_of(shard))
+
     async def events(request: Request) -> Response:
         if streams.open >= MOST:
             said = {"error": f"{MOST} pages are being watched already"}
@@ -86,6 +91,7 @@ def routes(board: Board) -> list[Route]:
         "/api/dictionary": dictionary,
         "/api/atoms/{r:int}": atom,
         "/api/dead-letters": letters,
+        "/api/chains": chains,
     }
     return [
         Route("/", page, methods=["GET"]),

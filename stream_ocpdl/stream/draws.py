@@ -11,6 +11,7 @@ oldest gaps of a chain, nothing is known any more; a draw of a forgotten gap cou
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Literal, NamedTuple, get_args
 
@@ -129,7 +130,13 @@ class Chains:
 
 def key_of(origin: Origin) -> str:
     """A short name of a chain, however long that of its run is."""
-    return blake2b(f"{origin.chain}:{origin.run}".encode(), digest_size=8).hexdigest()
+    return _key(origin.chain, origin.run)
+
+
+@lru_cache(maxsize=4 * CHAINS)
+def _key(chain: int, run: str) -> str:
+    """It is asked for several times a draw."""
+    return blake2b(f"{chain}:{run}".encode(), digest_size=8).hexdigest()
 
 
 def _place(known: dict[str, Chain], origin: Origin) -> str:

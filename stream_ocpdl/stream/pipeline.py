@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stream_ocpdl.errors import DataError, LineageError, NumericError, OcpdlError
-from stream_ocpdl.ocpdl.arrays import BigArray, empty
+from stream_ocpdl.ocpdl.arrays import Array, BigArray, empty
 from stream_ocpdl.ocpdl.blame import blame
 from stream_ocpdl.ocpdl.diagnostics import figures
 from stream_ocpdl.ocpdl.entries import AnyBatch
@@ -27,6 +27,7 @@ from stream_ocpdl.stream.items import Cut, Item
 from stream_ocpdl.stream.messages import (
     GENESIS,
     JournalRecord,
+    Origin,
     Output,
     Position,
     Record,
@@ -60,6 +61,10 @@ class Outcome:
     """Those that were refused, each with the reason."""
     positions: tuple[Position, ...] = ()
     """Where the tensors were, in the order of the rows."""
+    origins: Sequence[Origin | None] = ()
+    """Of which chains the rows are draws; nothing where none is."""
+    energies: Array | None = None
+    """‖X‖² of each row."""
 
 
 class Spent(NumericError):
@@ -148,6 +153,7 @@ class Pipeline:
         if batch is not None:
             state, step = self._advance(state, batch)
             step, senses = judged(self.problem, before, batch, step)
+        origins = [item.tensor.origin if item.tensor else None for item in cut.rows]
         reached = before.reached | cut.reached
         open_ = self._open(reached)
         self.progress = replace(
@@ -162,11 +168,14 @@ class Pipeline:
             axes=axes,
             tally=tally,
             senses=senses,
-            draws=before.draws.after([item.tensor.origin if item.tensor else None for item in cut.rows], letters),
+            draws=before.draws.after(origins, letters),
         )
         journal = [self._journal(record) for record in self._records(before, cut, step, letters)]
         kinds, positions = tuple(r.error for r in letters), tuple(item.parts[-1].position for item in cut.rows)
-        return Outcome((*self._results(cut, step), *journal), step, kinds, tuple(letters), positions)
+        drawn = origins if any(origins) else ()
+        energies = None if batch is None else batch.energies
+        outputs = (*self._results(cut, step), *journal)
+        return Outcome(outputs, step, kinds, tuple(letters), positions, drawn, energies)
 
     def _gather(self, now: float) -> tuple[Cut, AnyBatch | None, tuple[str, ...] | None, State] | None:
         """The next minibatch, copied together and checked on the way; whoever fails the check loses the row.

@@ -155,11 +155,12 @@ function shard(found) {
   panels.tiles(status, stale ? 0 : rate);
   now.grown ||= found.points.length > 0 || renamed;
   if (now.grown && performance.now() - now.curvesAt > CURVED) curves();
-  const card = JSON.stringify([status.card, status.chains]);
+  const card = JSON.stringify([status.card, status.chains, status.health]);
   if (card !== now.card) {
     now.card = card;
     panels.card_(status.card);
     panels.chains(status.chains);
+    panels.health(status.health);
   }
   if (status.refused !== now.refused) {
     now.refused = status.refused;
@@ -247,6 +248,10 @@ place("pause").addEventListener("click", () => {
 
 place("more").addEventListener("click", () => {
   Object.assign(now, { atoms: Math.min(200, 2 * now.atoms), dictionary: "", drawAt: 0 });
+});
+
+place("rank").addEventListener("click", () => {
+  ask("/api/chains").then((found) => found && panels.ranks(found));
 });
 
 place("atom").addEventListener("click", (event) => { // beside it

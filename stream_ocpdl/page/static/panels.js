@@ -211,6 +211,38 @@ export function chains(found) {
   place("chains").replaceChildren(make("p", "", said), list);
 }
 
+/** The health of the chains; a number beyond its limit stands out. */
+export function health(found) {
+  place("health").hidden = !found.length;
+  if (!found.length) return;
+  const beyond = (value, wrong) => (typeof value === "number" && wrong ? "number open" : "number");
+  const rows = found.map((one) => [
+    [one.quantity],
+    [number(one.classical_split_rhat), beyond(one.classical_split_rhat, one.classical_split_rhat > 1.1)],
+    [number(one.autocorrelation_draws, 3), "number"],
+    [number(one.effective_draws && Math.round(one.effective_draws)), beyond(one.effective_draws, one.effective_draws < 100)],
+  ]);
+  place("health-all").replaceChildren(table(["quantity", "split-R̂", "τ in draws", "ESS"], rows));
+  place("health-note").textContent =
+    "The classical split-R̂ of the chains of a run, limit 1.1; the longest autocorrelation time; the smallest effective " +
+    "sample size of a chain, 100 at least. The norm is the sampler's alone: if it is well and loss or codes are not, " +
+    "the dictionary still moves. It begins anew with every start of the service.";
+}
+
+/** What ranks tell of the last draws. */
+export function ranks(found) {
+  const rows = found.runs.filter((run) => run.window).flatMap((run) => Object.keys(run.window.rank_rhat).map((name) => [
+    [`${run.run}: ${run.window.chains} × ${number(run.window.draws)}`], [name],
+    [number(run.window.rank_rhat[name]), run.window.rank_rhat[name] > found.limits.rank_rhat ? "number open" : "number"],
+    [number(run.window.bulk_ess[name] && Math.round(run.window.bulk_ess[name])), "number"],
+    [number(run.window.tail_ess[name] && Math.round(run.window.tail_ess[name])), "number"],
+  ]));
+  const heads = ["run: chains × draws", "quantity", "rank R̂", "bulk ESS", "tail ESS"];
+  const said = `Rank-normalised split-R̂, limit ${found.limits.rank_rhat}; ESS of all chains together.`;
+  place("health-ranked").hidden = false;
+  place("health-ranked").replaceChildren(make("p", "faint", said), table(heads, rows));
+}
+
 /** The last dead letters. */
 export function letters(found) {
   if (!found.letters.length) return place("letters").replaceChildren(make("p", "", "Nothing was refused since it began."));
