@@ -28,6 +28,15 @@ class Sums:
         away = draws - mean[:, None]
         return cls(n, mean, np.einsum("fn,fn->f", away, away))
 
+    @classmethod
+    def of_each(cls, draws: Array) -> list["Sums"]:
+        """Of each of k blocks (F, k, n)."""
+        n = draws.shape[2]
+        mean = draws.sum(axis=2) / n
+        away = draws - mean[:, :, None]
+        squares = np.einsum("fkn,fkn->kf", away, away)
+        return [cls(n, *both) for both in zip(mean.T, squares, strict=True)]
+
     def plus(self, other: "Sums") -> "Sums":
         """Both together (Chan)."""
         if self.count == 0:
@@ -83,12 +92,17 @@ class Several:
 
     def _halve(self, draws: Array) -> None:
         while draws.shape[1] > 0:
+            whole = min(draws.shape[1] // self._length, PARTS - len(self.parts))
             lack = self._length - self._part.count
-            self._part = self._part.plus(Sums.of(draws[:, :lack]))
+            if self._part.count == 0 and whole > 0:
+                lack = whole * self._length
+                self.parts += Sums.of_each(draws[:, :lack].reshape(len(draws), whole, -1))
+            else:
+                self._part = self._part.plus(Sums.of(draws[:, :lack]))
+                if self._part.count == self._length:
+                    self.parts.append(self._part)
+                    self._part = self._nothing
             draws = draws[:, lack:]
-            if self._part.count == self._length:
-                self.parts.append(self._part)
-                self._part = self._nothing
             if len(self.parts) == PARTS:
                 self.parts = [a.plus(b) for a, b in zip(self.parts[::2], self.parts[1::2], strict=True)]
                 self._length *= 2

@@ -37,7 +37,7 @@ CHAINS = 64
 ENDED = 1000
 """Draws of each of the others after which one has."""
 
-WINDOW = 2048
+WINDOW = 4096
 """Draws of a chain that are kept."""
 
 BLOCK = WINDOW // 2
@@ -200,11 +200,12 @@ class Wellness:
         energies, losses = (np.concatenate([one[k] for one in steps]) for k in (1, 2))
         codes = np.concatenate([one[3][:, atoms] for one in steps])
         numbers = np.vstack([np.sqrt(energies), losses, codes.T])
-        rows: dict[Name, list[int]] = {}
-        for j, origin in enumerate(origin for one in steps for origin in one[0]):
-            if origin is not None and not origin.tuning:
-                rows.setdefault((origin.run, origin.chain), []).append(j)
-        for name, mine in rows.items():
+        found: dict[Name, int] = {}
+        which = np.array(
+            [found.setdefault(o[:2], len(found)) if o and not o[3] else -1 for one in steps for o in one[0]]
+        )
+        for name, k in found.items():
+            mine = np.flatnonzero(which == k)
             self._seen += len(mine)
             chain = self._followed(name, len(numbers))
             if chain is None:
