@@ -15,6 +15,7 @@ from stream_ocpdl.observe.board import Board
 from stream_ocpdl.observe.status import shard_of
 from stream_ocpdl.observe.wellness import Wellness
 from stream_ocpdl.page.meanings import health_of, wellness_of
+from stream_ocpdl.stream.batching import Batching
 from stream_ocpdl.stream.draws import Counts
 from stream_ocpdl.stream.messages import Draw, Origin, Tensor
 from tests.fakes import World, serve
@@ -177,6 +178,18 @@ def test_what_a_service_tells(learned):
     assert found["runs"][0]["window"]["rank_rhat"]["norm"] < 1.1
     assert found["limits"] == {"classical_split_rhat": 1.1, "rank_rhat": 1.01, "ess_per_chain": 100}
     assert json.dumps(found, allow_nan=False)
+
+
+def test_the_card_says_which_policy_runs(learned):
+    """And what follows for (A1): mixed chains are no chain, one draw of each is a draw of their product."""
+    _, shard, _ = learned
+    assert "draws of chains (2 until now) are mixed" in shard.card[0].reason
+    assert (shard.card[0].name, shard.card[0].standing) == ("(A1)", "open")
+
+    one_each = Batching(4, rows="one-per-chain")
+    assert "while the same chains (3 until now) go on together, 4 at most" in one_each.with_draws(3)
+    assert one_each.with_draws(1) == Batching().with_draws(1)
+    assert Batching().with_draws(1) == "draws of one chain, learned in its order: (A1) is about that chain"
 
 
 def test_a_service_without_draws_tells_nothing():

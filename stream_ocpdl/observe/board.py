@@ -8,7 +8,7 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from stream_ocpdl.observe.silence import Silence
@@ -189,6 +189,10 @@ class Shard:
         """What takes longer: it reads B."""
         state = pipeline.progress.state
         self.card = assumption_card(pipeline.problem, state)
+        if self.chains:  # not on snapshots: settings may change what an audit compares
+            first = self.card[0]
+            more = self.plan.batching.with_draws(len(self.chains))
+            self.card = (replace(first, reason=f"{first.reason}; {more}"), *self.card[1:])
         if state.t > 0:
             self.dead = len(dead_atoms(state))
             self.residuals = stationarity(pipeline.problem, state)

@@ -64,6 +64,21 @@ class Batching:
         if self.rows not in ("any", "one-per-chain"):
             raise ConfigError(f"batching.rows must be 'any' or 'one-per-chain', not {self.rows!r}")
 
+    def with_draws(self, chains: int) -> str:
+        """What follows for (A1) where minibatches are made of draws, of so many chains until now."""
+        if chains == 1:
+            return "draws of one chain, learned in its order: (A1) is about that chain"
+        if self.rows == "any":
+            return (
+                f"batching.rows: any, so draws of chains ({chains} until now) are mixed as they come, which is no Markov"
+                " chain unless they take turns; one-per-chain makes a minibatch a draw of the product chain"
+            )
+        return (
+            f"batching.rows: one-per-chain, so a minibatch is a draw of the product chain while the same chains ({chains}"
+            f" until now) go on together, {self.size} at most; when one ends, stalls or begins it is another product from"
+            " there on, and no epoch marks where"
+        )
+
 
 class Batcher:
     """Items in, minibatches out.
