@@ -70,13 +70,13 @@ class Batching:
             return "draws of one chain, learned in its order: (A1) is about that chain"
         if self.rows == "any":
             return (
-                f"batching.rows: any, so draws of chains ({chains} until now) are mixed as they come, which is no Markov"
-                " chain unless they take turns; one-per-chain makes a minibatch a draw of the product chain"
+                f"batching.rows: any, so draws of chains ({chains} until now) are mixed as they come, which is no"
+                " Markov chain unless they take turns; one-per-chain makes a minibatch a draw of the product chain"
             )
         return (
-            f"batching.rows: one-per-chain, so a minibatch is a draw of the product chain while the same chains ({chains}"
-            f" until now) go on together, {self.size} at most; when one ends, stalls or begins it is another product from"
-            " there on, and no epoch marks where"
+            f"batching.rows: one-per-chain, so a minibatch is a draw of the product chain while the same chains"
+            f" ({chains} until now) go on together, {self.size} at most; when one ends, stalls or begins it is another"
+            " product from there on, and no epoch marks where"
         )
 
 
