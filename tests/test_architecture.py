@@ -17,7 +17,7 @@ LAYERS = [
     {"fingerprint", "config.clients", "conventions", "ocpdl.compiled"},
     {"ocpdl.lanes", "ocpdl.workers", "ocpdl.schedules", "ocpdl.simplex", "ocpdl.anomaly"},
     {"ocpdl.kernels", "ocpdl.panels", "ocpdl.contraction", "ocpdl.constraints"},
-    {"ocpdl.rowgroup", "ocpdl.onerow"},
+    {"ocpdl.rowgroup", "ocpdl.onerow", "ocpdl.multipliers"},
     {"ocpdl.rows", "ocpdl.quadratic", "ocpdl.spelling"},
     {"ocpdl.problem", "ocpdl.signed"},
     {"ocpdl.blocks", "ocpdl.columns", "ocpdl.coding"},

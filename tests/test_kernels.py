@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream_ocpdl.ocpdl import aggregates, blocks, contraction, kernels, lanes, onerow, panels, rowgroup, rows
+from stream_ocpdl.ocpdl import (
+    aggregates,
+    blocks,
+    contraction,
+    kernels,
+    lanes,
+    multipliers,
+    onerow,
+    panels,
+    rowgroup,
+    rows,
+)
 from stream_ocpdl.ocpdl.quadratic import objective
 from stream_ocpdl.ocpdl.workers import Workers
 from tests import laws, paper
@@ -213,6 +224,55 @@ def test_rows_in_lanes_are_minimisers(problem):
     assert low == pytest.approx(high, rel=1e-9, abs=1e-12 * np.abs(L * Z).sum())
     if np.linalg.cond(Q) < 1e6:
         assert np.allclose(Y, Z, rtol=1e-6, atol=1e-8 * np.abs(Z).max())
+
+
+def by_multipliers(Q, L, start, tolerance=1e-12):
+    """Minimisers and rounds, HARD where a row is left to others; none at all where Q is too flat."""
+    inverse, count, registers = multipliers.inverse_of(Q), len(L), -(-len(L) // lanes.GROUP)
+    if len(inverse) == 0:
+        return None
+    loads, now = (lanes.aligned(len(Q), registers) for _ in range(2))
+    Y, rounds = start.copy(), np.full(count, -7)
+    blocks.turn(L, 0, loads)
+    blocks.turn(Y, 0, now)
+    free, room = multipliers.spaces(inverse, registers * lanes.GROUP)
+    multipliers.on_faces(count, inverse, loads, Y, now, rounds, free, room)
+    assert np.array_equal(now.reshape(len(Q), -1)[:, :count].T, Y)
+    hard = multipliers.judge(Q, multipliers.units_of(Q), now, tolerance, loads, rounds)
+    assert hard == np.count_nonzero(rounds == multipliers.HARD)
+    return Y, rounds
+
+
+@settings(max_examples=300, deadline=None)
+@given(problems())
+def test_rows_by_multipliers_are_minimisers(problem):
+    """What counts as solved meets the tolerance and is as low as the method for a single row gets; the rest is said."""
+    Q, L, start, upper = problem
+    found = by_multipliers(Q, L, start) if upper == np.inf else None
+    if found is None:
+        return
+    Y, rounds = found
+    done = rounds != multipliers.HARD
+    if not done.any():
+        return
+    Z, _ = alone(Q, L, start)
+
+    assert Y[done].min() >= 0
+    assert residuals(Q, L[done], Y[done], np.inf).max() <= 1e-11
+    low, high = (objective(point[done], Q, L[done]) for point in (Y, Z))
+    assert low == pytest.approx(high, rel=1e-9, abs=1e-12 * np.abs(L * Z).sum())
+
+
+def test_few_rows_are_left_by_multipliers():
+    """Where most coordinates are above zero and the start is near, none; where Q is flat, all."""
+    random = np.random.default_rng(0)
+    Q, _ = laws.quadratic("good", random, 200, 9)
+    Z = random.random((200, 9)) * (random.random((200, 9)) > 0.2)
+    Y, rounds = by_multipliers(Q, Z @ Q, Z)
+
+    assert np.allclose(Y, Z, rtol=1e-9, atol=1e-9)
+    assert np.mean(rounds == multipliers.HARD) < 0.1
+    assert by_multipliers(np.ones((3, 3)), np.ones((4, 3)), np.ones((4, 3))) is None
 
 
 @settings(max_examples=100, deadline=None)

@@ -1,4 +1,4 @@
-"""Eight rows of the sub-problem at once.
+"""Some rows of the sub-problem at once: as many as a register has lanes.
 
 A row sits in a lane of a `Lanes`, the vector register of GROUP doubles, and a *group* holds GROUP rows: their points y,
 loads l, gradients yS − l and faces, each (n, GROUP). The start tells the face of the box on which the minimiser may

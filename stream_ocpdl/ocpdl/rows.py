@@ -2,9 +2,9 @@
 
 All of it in units in which Q has a unit diagonal, S, so that an atom of tiny norm is coded as exactly as any other.
 
-Rows are solved eight at once (`rowgroup`). Those that need another round gather in a second group: no lane waits for
-its neighbours. A row on which this does not end soon, whose face is nearly flat, or that meets its upper bound, is
-solved from its start by a method that always ends (`onerow`).
+Rows are solved a register full at once (`rowgroup`). Those that need another round gather in a second group: no lane
+waits for its neighbours. A row on which this does not end soon, whose face is nearly flat, or that meets its upper
+bound, is solved from its start by a method that always ends (`onerow`).
 
 What happens to a row never depends on the rows beside it. So its bits depend neither on the lane it sits in nor on the
 range it is part of.

@@ -23,11 +23,12 @@ def windows(ends: Window, limit: int, spread: int = 20) -> list[Window]:
     One with all of them if they are no more; else the newest, half of what may be read, and as much from places that
     lie evenly before those.
 
-    >>> windows({0: (0, 100)}, 100)
+    >>> windows({0: (0, 100), 1: (7, 7)}, 100)
     [{0: (0, 100)}]
     >>> windows({0: (0, 100)}, 20, spread=2)
     [{0: (0, 5)}, {0: (45, 50)}, {0: (90, 100)}]
     """
+    ends = {p: (low, high) for p, (low, high) in ends.items() if low < high}  # nothing would ever come of the others
     total = sum(high - low for low, high in ends.values())
     if total <= limit:
         return [ends]
