@@ -142,7 +142,7 @@ def models(broker):
             input=one.topics.input,
             problem={"shape": list(SHAPE), "rank": 3},
             batching={"size": 8},
-            pace={"commit_interval_ms": 20, "checkpoint_every": 10_000},
+            pace={"commit_interval_ms": 0, "checkpoint_every": 10_000},
         )
     kafka.create_topics(one.connection, layout)
     yield one, other

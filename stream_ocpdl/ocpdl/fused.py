@@ -15,7 +15,7 @@ import numpy as np
 
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
 from stream_ocpdl.ocpdl.compiled import kernel
-from stream_ocpdl.ocpdl.kernels import all_good, distance, fold_first, inner, pull_left, pulled, scan
+from stream_ocpdl.ocpdl.kernels import all_good, distance, fold_first, inner, losses_of, pull_left, pulled, scan
 from stream_ocpdl.ocpdl.onerow import most_rounds
 from stream_ocpdl.ocpdl.panels import absorb_and_fold, add_product, correlate, gram, multiply, turned, turned_in_lanes
 from stream_ocpdl.ocpdl.rows import solve_rows
@@ -130,7 +130,7 @@ def encode(
     """`code` for loadings V (P, R) and W (R, Q or more) of the two groups, and Gram matrices (n, R, R)."""
     sparsity, ridge, upper = rules[SPARSITY], rules[RIDGE], rules[UPPER]
     b, R, n = X.shape[0], V.shape[1], grams.shape[0]
-    H, losses, rounds, used, at_bound = np.zeros((b, R)), np.empty(b), np.zeros(b, np.int64), 0, 0
+    H, rounds, used, at_bound = np.zeros((b, R)), np.zeros(b, np.int64), 0, 0
     room = np.empty((R + 2 * b, R))
     Q, L, QH = room[:R], room[R : R + b], room[R + b :]
     Q[:] = grams[0]
@@ -143,13 +143,10 @@ def encode(
     solve_rows(0, b, Q, L, upper, rules[TOLERANCE], H, rounds)
     multiply(H, Q, QH)
     for j in range(b):
-        total = 0.0
         for r in range(R):
-            total += H[j, r] * (QH[j, r] - 2.0 * L[j, r])
             at_bound += H[j, r] >= upper
-        losses[j] = max(energies[j] + total, 0.0)
         used = max(used, rounds[j])
-    return H, losses, used, at_bound
+    return H, losses_of(energies, H, QH, L), used, at_bound
 
 
 @kernel

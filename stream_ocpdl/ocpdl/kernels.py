@@ -277,6 +277,18 @@ def fold_one(T: BigArray, V: Array, r: int, q: int, left: int, out: Array) -> No
     store_some(out, r * Q + q, left, a)
 
 
+@exact
+def losses_of(energies: Array, H: Array, QH: Array, L: Array) -> Array:
+    """‖X_j‖² + ⟨h_j, Qh_j − 2l_j⟩, not below zero: the loss of each code, with the same bits however it was coded."""
+    out = np.empty(energies.size)
+    for j in range(out.size):
+        total = 0.0
+        for r in range(H.shape[1]):
+            total += H[j, r] * (QH[j, r] - 2.0 * L[j, r])
+        out[j] = max(energies[j] + total, 0.0)
+    return out
+
+
 # ── small reductions ───────────────────────────────────────────────────────────────────────────────────────────
 
 

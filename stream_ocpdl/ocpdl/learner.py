@@ -232,7 +232,7 @@ def encode(
     H, used = np.zeros_like(L), np.zeros(len(L), np.int64)
     solve_codes(problem, sets.h_max, Q, L, H, used, workers)
     rounds = kernels.largest(used)
-    losses = np.maximum(batch.energies + np.sum(H * (product(H, Q) - 2.0 * L), axis=1), 0.0)
+    losses = kernels.losses_of(batch.energies, H, product(H, Q), L)
     if isinstance(batch, Batch) and len(gaps) > 0:
         H[gaps], losses[gaps], more = encode_observed(problem, sets.h_max, loadings, batch, workers)
         rounds = max(rounds, more)
