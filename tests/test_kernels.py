@@ -234,10 +234,9 @@ def by_multipliers(Q, L, start, tolerance=1e-12):
     loads, now = (lanes.aligned(len(Q), registers) for _ in range(2))
     Y, rounds = start.copy(), np.full(count, -7)
     blocks.turn(L, 0, loads)
+    room = multipliers.spaces(inverse, registers * lanes.GROUP)
+    multipliers.on_faces(count, inverse, loads, Y, rounds, room)
     blocks.turn(Y, 0, now)
-    free, room = multipliers.spaces(inverse, registers * lanes.GROUP)
-    multipliers.on_faces(count, inverse, loads, Y, now, rounds, free, room)
-    assert np.array_equal(now.reshape(len(Q), -1)[:, :count].T, Y)
     hard = multipliers.judge(Q, multipliers.units_of(Q), now, tolerance, loads, rounds)
     assert hard == np.count_nonzero(rounds == multipliers.HARD)
     return Y, rounds

@@ -101,6 +101,11 @@ def some(a: Array) -> bool:
     return bool(np.any(a > 0.0))
 
 
+def below(a: Array, b: Array) -> int:
+    """A number whose bit j says whether lane j of a is below that of b."""
+    return int(np.sum((a < b) << np.arange(GROUP)))
+
+
 def fma(a: Array, b: Array, c: Array) -> Array:
     """ab + c, rounded once."""
     return a * b + c
@@ -183,6 +188,11 @@ def not_zero(builder: Any, bits: Any) -> Any:
     """Whether a bit is set."""
     number = builder.bitcast(bits, ir.IntType(GROUP))
     return builder.icmp_unsigned("!=", number, number.type(0))
+
+
+def emit_below(builder: Any, a: Any, b: Any) -> Any:
+    """`below`."""
+    return builder.zext(builder.bitcast(builder.fcmp_ordered("<", a, b), ir.IntType(GROUP)), ir.IntType(64))
 
 
 def called(builder: Any, name: str, result: Any, *args: Any) -> Any:
@@ -314,6 +324,7 @@ instruction(larger, LANES, (LANES, LANES), lambda b, x, y: compare(b, "<", x, y,
 instruction(smaller, LANES, (LANES, LANES), lambda b, x, y: compare(b, ">", x, y, y, x))
 instruction(above, LANES, (LANES, LANES), lambda b, x, y: compare(b, ">", x, y, ONE, ZERO))
 instruction(some, types.boolean, (LANES,), lambda b, x: not_zero(b, b.fcmp_ordered(">", x, ZERO)))
+instruction(below, INDEX, (LANES, LANES), emit_below)
 instruction(operator.add, LANES, (LANES, LANES), lambda b, x, y: b.fadd(x, y))
 instruction(operator.sub, LANES, (LANES, LANES), lambda b, x, y: b.fsub(x, y))
 instruction(operator.mul, LANES, (LANES, LANES), lambda b, x, y: b.fmul(x, y))

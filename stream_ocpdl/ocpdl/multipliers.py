@@ -14,12 +14,30 @@ is large, or faces follow each other without end, are left to `rows`.
 """
 
 from math import inf, sqrt
+from typing import NamedTuple
 
 import numpy as np
 
 from stream_ocpdl.ocpdl.arrays import Array, Indices
 from stream_ocpdl.ocpdl.compiled import kernel, part
-from stream_ocpdl.ocpdl.lanes import GROUP, aligned, fma, lane, larger, load, smaller, some, spread, store
+from stream_ocpdl.ocpdl.lanes import (
+    GROUP,
+    aligned,
+    below,
+    fma,
+    lane,
+    larger,
+    load,
+    load_some,
+    put,
+    smaller,
+    some,
+    spread,
+    store,
+    store_some,
+    take,
+    total,
+)
 from stream_ocpdl.ocpdl.panels import add_product
 
 PATIENCE = 6
@@ -28,12 +46,17 @@ PATIENCE = 6
 STEEPEST = 1e4
 """Where the others take all but so small a part of a coordinate's curvature, Q is too flat for its inverse."""
 
+TINIEST = 5e-324
+"""Below it is zero and what is less."""
+
+PLACES = np.array([sorted(range(GROUP), key=lambda j: ~bits >> j & 1) for bits in range(1 << GROUP)])
+"""Which bits of a number are set, one after the other, and behind them which are not."""
+
+COUNTS = np.array([bits.bit_count() for bits in range(1 << GROUP)])
+"""How many are set."""
+
 HARD = -1
 """The rounds of a row that is left to others."""
-
-MULTIPLIER, POINT, SCALE, SHARE, PARTS = range(5)
-"""What is in the room of a row below the cleared rows of G: μ, y, one over the pivots, the shares of the cleared rows
-in y, and from there on their parts of each other."""
 
 
 @kernel
@@ -80,113 +103,183 @@ def solve_factored(C: Array, out: Array, r: int) -> None:
         out[k, r] = total / C[k, k]
 
 
+class Room(NamedTuple):
+    """Memory in which `on_faces` solves some rows at a time."""
+
+    least: Array
+    """A coordinate below this is zero; of one of which Q knows nothing that is never said. Whole registers."""
+    free: Array
+    """Free minimisers, a row each, with whole registers."""
+    point: Array
+    """A minimiser on a face, with whole registers."""
+    zero: Indices
+    """Which coordinates of a row are zero."""
+    size: Indices
+    """How many."""
+    waiting: Indices
+    """Rows that are not done."""
+    system: Array
+    """G[Z, Z] of a register full of rows, and below it −u[Z], then μ."""
+
+
 @kernel
-def spaces(inverse: Array, count: int) -> tuple[Array, Array]:
-    """Memory in which `on_faces` solves so many rows at a time; none where there is no inverse."""
-    R, width = inverse.shape
-    registers = width // GROUP
-    many, room = aligned(count if R > 0 else 0, registers), aligned(2 * R + 4, registers)
-    return many.reshape(many.shape[0], width), room.reshape(2 * R + 4, width)
+def spaces(inverse: Array, count: int) -> Room:
+    """Memory for so many rows; none where there is no inverse."""
+    (R, width), count = inverse.shape, count if inverse.shape[0] > 0 else 0
+    least = np.full(width, -inf)
+    for r in range(R):
+        if inverse[r, r] > 0.0:
+            least[r] = TINIEST
+    return Room(
+        least=least,
+        free=aligned(count, width // GROUP).reshape(count, width),
+        point=aligned(1, width // GROUP).reshape(width),
+        zero=np.empty((count, R + GROUP), np.int64),
+        size=np.empty(count, np.int64),
+        waiting=np.empty(count, np.int64),
+        system=aligned(R // 2 + 1, max(R // 2, 1)),
+    )
 
 
 @part
-def on_faces(
-    count: int, inverse: Array, loads: Array, Y: Array, now: Array, rounds: Indices, free: Array, room: Array
-) -> None:
+def on_faces(count: int, inverse: Array, loads: Array, Y: Array, rounds: Indices, room: Room) -> None:
     """The first `count` columns of loads (R, ·, GROUP) → minimisers, rows of Y, which holds the start; rounds, or HARD.
 
-    As columns they are in now (R, ·, GROUP), which holds the start, too. free is for the free minimisers (·, R or
-    more), room for the systems: (2R + 4, R or more).
+    In each round rows are solved a register full at once, and those that are not done wait for the next.
     """
-    R, width = inverse.shape
+    (R, width), free, waiting = inverse.shape, room.free, room.waiting
     free[:, :] = 0.0
     add_product(0, width, loads.reshape(R, free.shape[0]), inverse, 0.0, free)
-    zero = np.empty(R + 1, np.int64)
-    for i in range(count):
-        size = 0
-        for r in range(R):
-            zero[size] = r  # without a branch, of which nobody could guess the outcome
-            size += Y[i, r] <= 0.0 < inverse[r, r]
-        used, done, known = 0, False, 0
-        while not done and used < PATIENCE and 2 * size <= R:
-            done = on_face(free, i, inverse, zero, known, size, room)
-            if not done:
-                known, size = next_face(zero, size, room)
-            used += 1
-        rounds[i] = used if done else HARD
-        if done:
-            for r in range(R):
-                if inverse[r, r] > 0.0:
-                    Y[i, r] = now[r, i // GROUP, i % GROUP] = room[R + POINT, r]
+    for r in range(R):
+        if not inverse[r, r] > 0.0:  # it stays where it is: nothing is ever added to it
+            free[:count, r] = Y[:, r]
+    size = first_faces(Y, rounds, room)
+    for used in range(1, PATIENCE + 1):
+        left = 0
+        for first in range(0, size, GROUP):
+            last = min(first + GROUP, size)
+            multiply(inverse, first, last, room)
+            for j in range(last - first):
+                i = waiting[first + j]
+                done = to_face(inverse, i, j, room)
+                rounds[i] = used if done else HARD
+                if done:
+                    for r in range(0, R, GROUP):
+                        store_some(Y, i * R + r, R - r, load(room.point, r))
+                elif next_face(i, j, room):
+                    waiting[left] = i
+                    left += 1
+        size = left
 
 
 @part
-def on_face(free: Array, i: int, inverse: Array, zero: Indices, known: int, size: int, room: Array) -> bool:
-    """Row i on the face where the coordinates zero[:size] are: y and μ → room; whether neither is below zero.
+def first_faces(Y: Array, rounds: Indices, room: Room) -> int:
+    """The faces on which the start is; those with many zeros are HARD, the others wait; how many."""
+    R, waiting = Y.shape[1], 0
+    for i in range(Y.shape[0]):
+        size = 0
+        for r in range(0, R, GROUP):
+            y = load_some(Y, i * R + r, R - r)
+            size = join(below(y, load(room.least, r)), r, i, size, room)
+        room.size[i] = size
+        rounds[i] = HARD
+        room.waiting[waiting] = i
+        waiting += 2 * size <= R
+    return waiting
 
-    One coordinate after the other becomes zero: y loses a multiple of its row of G, and so do the rows of those to
-    come. What was found for the first `known` of them, on another face, is in the room still.
+
+@part
+def join(bits: int, r: int, i: int, size: int, room: Room) -> int:
+    """Of the coordinates from r on, those whose bit is set join the `size` that are zero in row i; how many are then.
+
+    Without a branch, of which nobody could guess the outcome.
     """
-    R, width = inverse.shape
-    y = (R + POINT) * width
-    for r in range(0, width, GROUP):
-        store(room, y + r, load(free, i * width + r))
-    for k in range(size):
-        if k >= known:
-            clear_row(inverse, zero, k, room)
-            room[R + SHARE, k] = -room[R + POINT, zero[k]] * room[R + SCALE, k]
-        add_row(room[R + SHARE, k], room, k, y)
-    good = True
-    room[R + MULTIPLIER, :size] = room[R + SHARE, :size]
-    for j in range(size):
-        k = size - 1 - j
-        good &= room[R + MULTIPLIER, k] >= 0.0
+    for j in range(GROUP):
+        room.zero[i, size + j] = r + PLACES[bits, j]
+    return size + COUNTS[bits]
+
+
+@part
+def multiply(inverse: Array, first: int, last: int, room: Room) -> None:
+    """μ of the waiting rows [first, last), one to a lane → the last row of the system.
+
+    G[Z, Z] = CDCᵀ, column by column; −u[Z], as one row more, becomes C⁻¹ of itself on the way. A row whose Z is smaller
+    than that of others, and a lane without one, has the identity and zeros instead.
+    """
+    most = gather(inverse, first, last, room)
+    M, bottom = room.system, room.system.shape[0] - 1
+    for k in range(most):
+        scale = spread(1.0) / take(M, k, k)
+        for i in range(k + 1, most):
+            row = take(M, i, k)
+            share = row * scale
+            for j in range(k + 1, i):
+                put(M, i, j, take(M, i, j) - row * take(M, j, k))
+            put(M, i, i, take(M, i, i) - row * share)
+            put(M, i, k, share)
+        row = take(M, bottom, k)
+        for j in range(k + 1, most):
+            put(M, bottom, j, take(M, bottom, j) - row * take(M, j, k))
+        put(M, bottom, k, row * scale)
+    for k in range(most - 1, 0, -1):
+        multiplier = take(M, bottom, k)
         for m in range(k):
-            room[R + MULTIPLIER, m] -= room[R + PARTS + m, k] * room[R + MULTIPLIER, k]
-    for k in range(size):
-        room[R + POINT, zero[k]] = 0.0
-    lowest = spread(0.0)
+            put(M, bottom, m, take(M, bottom, m) - take(M, k, m) * multiplier)
+
+
+@part
+def gather(inverse: Array, first: int, last: int, room: Room) -> int:
+    """G[Z, Z] and −u[Z] of the waiting rows [first, last) → the system; the size of the largest."""
+    zero, size, waiting, M, most = room.zero, room.size, room.waiting, room.system, 0
+    bottom = M.shape[0] - 1
+    for j in range(first, last):
+        most = max(most, size[waiting[j]])
+    for j in range(GROUP):
+        count = 0
+        if first + j < last:
+            i = waiting[first + j]
+            count = size[i]
+            for k in range(count):
+                r = zero[i, k]
+                for m in range(k + 1):
+                    M[k, m, j] = inverse[r, zero[i, m]]
+                M[bottom, k, j] = -room.free[i, r]
+        for k in range(count, most):
+            M[k, :k, j] = 0.0
+            M[k, k, j] = 1.0
+            M[bottom, k, j] = 0.0
+    return most
+
+
+@part
+def to_face(inverse: Array, i: int, j: int, room: Room) -> bool:
+    """Row i, whose μ is in lane j, on its face → point; whether neither is below zero."""
+    width, zero, size, M, point = inverse.shape[1], room.zero, room.size[i], room.system, room.point
+    bottom, lowest, good = M.shape[0] - 1, spread(0.0), True
     for r in range(0, width, GROUP):
-        lowest = smaller(lowest, load(room, y + r))
+        y = load(room.free, i * width + r)
+        for k in range(size):
+            y = fma(spread(M[bottom, k, j]), load(inverse, zero[i, k] * width + r), y)
+        store(point, r, y)
+    for k in range(size):
+        good &= M[bottom, k, j] >= 0.0
+        point[zero[i, k]] = 0.0
+    for r in range(0, width, GROUP):
+        lowest = smaller(lowest, load(point, r))
     return good and not some(spread(0.0) - lowest)
 
 
 @part
-def clear_row(inverse: Array, zero: Indices, k: int, room: Array) -> None:
-    """Row zero[k] of G, cleared of the coordinates zero[:k] → room[k]; its pivot, and its parts of the rows before."""
-    R, width = inverse.shape
-    for r in range(0, width, GROUP):
-        store(room, k * width + r, load(inverse, zero[k] * width + r))
-    for m in range(k):
-        room[R + PARTS + m, k] = room[k, zero[m]] * room[R + SCALE, m]
-        add_row(-room[R + PARTS + m, k], room, m, k * width)
-    room[R + SCALE, k] = 1.0 / room[k, zero[k]]
-
-
-@part
-def add_row(share: float, room: Array, k: int, at: int) -> None:
-    """A share of row k of the room, added to that from place `at` on, counted flat."""
-    width, factor = room.shape[1], spread(share)
-    for r in range(0, width, GROUP):
-        store(room, at + r, fma(factor, load(room, k * width + r), load(room, at + r)))
-
-
-@part
-def next_face(zero: Indices, size: int, room: Array) -> tuple[int, int]:
-    """Coordinates whose μ is below zero leave, and those whose y is join.
-
-    How many are before the first that left, so that all is known of them, and how many there are.
-    """
-    R, kept, known = zero.size - 1, 0, size
-    for k in range(size):
-        stays = room[R + MULTIPLIER, k] >= 0.0
-        zero[kept] = zero[k]
-        kept += stays
-        known = min(known, size if stays else k)
-    for r in range(R):
-        zero[kept] = r
-        kept += room[R + POINT, r] < 0.0
-    return known, kept
+def next_face(i: int, j: int, room: Room) -> bool:
+    """Coordinates whose μ, in lane j, is below zero leave, and those whose y is join; whether they are few enough."""
+    zero, M, kept, bottom = room.zero, room.system, 0, room.system.shape[0] - 1
+    for k in range(room.size[i]):
+        zero[i, kept] = zero[i, k]
+        kept += M[bottom, k, j] >= 0.0
+    for r in range(0, room.point.size, GROUP):
+        kept = join(below(load(room.point, r), spread(0.0)), r, i, kept, room)
+    room.size[i] = kept
+    return kept <= bottom
 
 
 @part
@@ -208,10 +301,12 @@ def judge(Q: Array, units: Array, now: Array, tolerance: float, loads: Array, ro
             length = fma(y, y, length)
             bad = fma(miss, miss, bad)
         left = bad - spread(tolerance**2) * length
-        for j in range(min(GROUP, rounds.size - m * GROUP)):
-            if not lane(left, j) <= 0.0:
-                rounds[m * GROUP + j] = HARD
-            hard += rounds[m * GROUP + j] == HARD
+        if some(left) or not total(left) <= 0.0:  # a NaN is neither above zero nor below
+            for j in range(min(GROUP, rounds.size - m * GROUP)):
+                if not lane(left, j) <= 0.0:
+                    rounds[m * GROUP + j] = HARD
+    for i in range(rounds.size):
+        hard += rounds[i] == HARD
     return hard
 
 

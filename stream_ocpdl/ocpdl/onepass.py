@@ -54,7 +54,7 @@ from stream_ocpdl.ocpdl.compiled import kernel, part
 from stream_ocpdl.ocpdl.constraints import NonnegativeBall
 from stream_ocpdl.ocpdl.entries import AnyBatch, SparseBatch
 from stream_ocpdl.ocpdl.lanes import GROUP, aligned, fma, put, spread, take, total
-from stream_ocpdl.ocpdl.multipliers import HARD, inverse_of, judge, on_faces, spaces, units_of
+from stream_ocpdl.ocpdl.multipliers import HARD, Room, inverse_of, judge, on_faces, spaces, units_of
 from stream_ocpdl.ocpdl.onerow import most_rounds
 from stream_ocpdl.ocpdl.problem import Problem, Sets
 from stream_ocpdl.ocpdl.quadratic import Solution, largest_diagonal, objective
@@ -293,7 +293,7 @@ def go_over(lo: int, hi: int, past: BigArray, minibatch: Minibatch, mode: Mode, 
     B, (tiles, R, P, width), Q = out.B, out.B.shape, X.shape[1]
     x, L, loads = aligned(X.shape[0], width // GROUP), aligned(R, width // GROUP), aligned(R, width // GROUP)
     before, now, rest = aligned(R, width // GROUP), aligned(R, width // GROUP), np.empty((2, width, R))
-    sums, grams, units, (many, room) = aligned(R, P), aligned(R, R), units_of(mode.Q), spaces(mode.inverse, width)
+    sums, grams, units, room = aligned(R, P), aligned(R, R), units_of(mode.Q), spaces(mode.inverse, width)
     for s in range(lo, hi):
         sums[:] = 0.0
         grams[:] = 0.0
@@ -309,20 +309,8 @@ def go_over(lo: int, hi: int, past: BigArray, minibatch: Minibatch, mode: Mode, 
                 absorb_entries(entries, k, mode.V, B, L)
             if mode.solved:  # 3, 4
                 start, Y, rounds = mode.start[first:last], out.Y[first:last], out.rounds[first:last]
-                Y[:] = start
                 turn(start, 0, before)
-                pull(mode, L, before, loads)
-                hard = last - first
-                if many.shape[0] > 0:
-                    now[:] = before
-                    on_faces(last - first, mode.inverse, loads, Y, now, rounds, many, room)
-                    hard = judge(mode.Q, units, now, mode.tolerance, loads, rounds)
-                    pull(mode, L, before, loads)
-                else:
-                    rounds[:] = HARD
-                if hard > 0:
-                    solve_hard(hard, mode, loads, start, rest, Y, rounds)
-                    turn(Y, 0, now)
+                solve_tile(mode, units, L, before, start, loads, rest, room, Y, now, rounds)
                 fold_tile(B, k, now, sums)
                 gram_tile(now, grams)
                 measure(mode, L, before, now, out.sums[s])
@@ -331,6 +319,36 @@ def go_over(lo: int, hi: int, past: BigArray, minibatch: Minibatch, mode: Mode, 
         add_lanes(sums, out.T[s])
         add_lanes(grams, out.G[s])
         mirror(out.G[s])
+
+
+@part
+def solve_tile(
+    mode: Mode,
+    units: Array,
+    L: Array,
+    before: Array,
+    start: Array,
+    loads: Array,
+    rest: Array,
+    room: Room,
+    Y: Array,
+    now: Array,
+    rounds: Indices,
+) -> None:
+    """The rows of a tile → Y, rounds, and, as columns, now; L and before, the start, are columns (R, ·, GROUP)."""
+    Y[:] = start
+    pull(mode, L, before, loads)
+    hard = Y.shape[0]
+    if mode.inverse.shape[0] > 0:
+        on_faces(Y.shape[0], mode.inverse, loads, Y, rounds, room)
+        turn(Y, 0, now)
+        hard = judge(mode.Q, units, now, mode.tolerance, loads, rounds)
+    else:
+        rounds[:] = HARD
+    if hard > 0:
+        pull(mode, L, before, loads)
+        solve_hard(hard, mode, loads, start, rest, Y, rounds)
+        turn(Y, 0, now)
 
 
 @part
