@@ -133,8 +133,8 @@ def encode(
     H, rounds, used, at_bound = np.zeros((b, R)), np.zeros(b, np.int64), 0, 0
     room = np.empty((R + 2 * b, R))
     Q, L, QH = room[:R], room[R : R + b], room[R + b :]
-    Q[:] = grams[0]
-    for i in range(1, n):
+    Q[:, :] = 1.0
+    for i in range(n):
         Q *= grams[i]
     for r in range(R):
         Q[r, r] += ridge
@@ -175,7 +175,9 @@ def with_grams(U: Array, offsets: Indices) -> Array:
     if U.shape[0] > rows:
         return U.copy()
     out = np.empty((rows + n * R, R))
-    out[:rows] = U
+    for k in range(rows):  # Numba compiles a copy of arrays for seconds, for the sake of its error message
+        for r in range(R):
+            out[k, r] = U[k, r]
     for i in range(n):
         gram(U[offsets[i] : offsets[i + 1]], out[rows + i * R : rows + (i + 1) * R])
     return out

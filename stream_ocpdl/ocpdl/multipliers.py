@@ -63,44 +63,41 @@ HARD = -1
 def inverse_of(Q: Array) -> Array:
     """Q⁻¹ (R, whole registers), zeros behind column R; of no rows where Q is too flat.
 
-    A coordinate of which Q knows nothing, Qᵣᵣ = 0, has zeros: it is left where it is.
+    One coordinate after the other changes sides with its load, in place (Gauss and Jordan; Q is positive, so that no
+    pivot need be looked for). One of which Q knows nothing, Qᵣᵣ = 0, has zeros: it is left where it is.
     """
-    R = Q.shape[0]
-    C, out = np.zeros((R, R)), aligned(R, -(-R // GROUP)).reshape(R, -(-R // GROUP) * GROUP)
+    R, registers = Q.shape[0], -(-Q.shape[0] // GROUP)
+    out, shares = aligned(R, registers), np.empty(R)
+    M = out.reshape(R, registers * GROUP)
+    M[:, :] = 0.0
+    for i in range(R):
+        for r in range(R):
+            M[i, r] = Q[i, r]
     for k in range(R):
-        for m in range(k):
-            total = Q[k, m]
-            for q in range(m):
-                total -= C[k, q] * C[m, q]
-            C[k, m] = total / C[m, m]
-        total = Q[k, k]
-        for q in range(k):
-            total -= C[k, q] ** 2
-        if Q[k, k] > 0.0 and not total * STEEPEST > Q[k, k]:
-            return out[:0]
-        C[k, k] = sqrt(total) if Q[k, k] > 0.0 else 1.0
-    out[:, :] = 0.0
-    for r in range(R):
-        out[r, r] = 1.0 if Q[r, r] > 0.0 else 0.0
-        solve_factored(C, out, r)
-    return out
+        if not Q[k, k] > 0.0:
+            M[k, :] = 0.0
+            M[:, k] = 0.0
+            continue
+        if not M[k, k] * STEEPEST > Q[k, k]:
+            return M[:0]
+        pivot = 1.0 / M[k, k]
+        for i in range(R):
+            shares[i], M[i, k] = -M[i, k], 0.0
+        M[k, k] = 1.0
+        for m in range(registers):
+            put(out, k, m, take(out, k, m) * spread(pivot))
+        add_multiples(shares[:k], out, k, 0)
+        add_multiples(shares[k + 1 :], out, k, k + 1)
+    return M
 
 
 @part
-def solve_factored(C: Array, out: Array, r: int) -> None:
-    """Column r of out is solved for CCᵀ; what is above the diagonal is zero before."""
-    R = C.shape[0]
-    for k in range(r, R):
-        total = out[k, r]
-        for q in range(r, k):
-            total -= C[k, q] * out[q, r]
-        out[k, r] = total / C[k, k]
-    for j in range(R):
-        k = R - 1 - j
-        total = out[k, r]
-        for q in range(k + 1, R):
-            total -= C[q, k] * out[q, r]
-        out[k, r] = total / C[k, k]
+def add_multiples(shares: Array, out: Array, k: int, first: int) -> None:
+    """To the rows from `first` on, so much of row k."""
+    for i in range(shares.size):
+        share = spread(shares[i])
+        for m in range(out.shape[1]):
+            put(out, first + i, m, fma(share, take(out, k, m), take(out, first + i, m)))
 
 
 class Room(NamedTuple):
@@ -152,7 +149,8 @@ def on_faces(count: int, inverse: Array, loads: Array, Y: Array, rounds: Indices
     add_product(0, width, loads.reshape(R, free.shape[0]), inverse, 0.0, free)
     for r in range(R):
         if not inverse[r, r] > 0.0:  # it stays where it is: nothing is ever added to it
-            free[:count, r] = Y[:, r]
+            for i in range(count):
+                free[i, r] = Y[i, r]
     size = first_faces(Y, rounds, room)
     for used in range(1, PATIENCE + 1):
         left = 0
@@ -196,7 +194,7 @@ def join(bits: int, r: int, i: int, size: int, room: Room) -> int:
     """
     for j in range(GROUP):
         room.zero[i, size + j] = r + PLACES[bits, j]
-    return size + COUNTS[bits]
+    return size + int(COUNTS[bits])
 
 
 @part
@@ -279,7 +277,7 @@ def next_face(i: int, j: int, room: Room) -> bool:
     for r in range(0, room.point.size, GROUP):
         kept = join(below(load(room.point, r), spread(0.0)), r, i, kept, room)
     room.size[i] = kept
-    return kept <= bottom
+    return bool(kept <= bottom)
 
 
 @part

@@ -58,7 +58,7 @@ from stream_ocpdl.ocpdl.multipliers import HARD, Room, inverse_of, judge, on_fac
 from stream_ocpdl.ocpdl.onerow import most_rounds
 from stream_ocpdl.ocpdl.problem import Problem, Sets
 from stream_ocpdl.ocpdl.quadratic import Solution, largest_diagonal, objective
-from stream_ocpdl.ocpdl.rows import solve_rows
+from stream_ocpdl.ocpdl.rows import solve_left
 from stream_ocpdl.ocpdl.solvers import FLAT, ROUNDING, minimise_near
 from stream_ocpdl.ocpdl.sparse import absorb_entries
 from stream_ocpdl.ocpdl.state import State
@@ -292,7 +292,7 @@ def go_over(lo: int, hi: int, past: BigArray, minibatch: Minibatch, mode: Mode, 
     X, H, keep, entries = minibatch
     B, (tiles, R, P, width), Q = out.B, out.B.shape, X.shape[1]
     x, L, loads = aligned(X.shape[0], width // GROUP), aligned(R, width // GROUP), aligned(R, width // GROUP)
-    before, now, rest = aligned(R, width // GROUP), aligned(R, width // GROUP), np.empty((2, width, R))
+    before, now, rest = aligned(R, width // GROUP), aligned(R, width // GROUP), np.empty((width, R))
     sums, grams, units, room = aligned(R, P), aligned(R, R), units_of(mode.Q), spaces(mode.inverse, width)
     for s in range(lo, hi):
         sums[:] = 0.0
@@ -347,7 +347,8 @@ def solve_tile(
         rounds[:] = HARD
     if hard > 0:
         pull(mode, L, before, loads)
-        solve_hard(hard, mode, loads, start, rest, Y, rounds)
+        turn_back(loads, Y.shape[0], rest)
+        solve_left(hard, mode.Q, rest, start, mode.tolerance, Y, rounds)
         turn(Y, 0, now)
 
 
@@ -357,24 +358,6 @@ def turn_back(turned: Array, count: int, L: Array) -> None:
     for q in range(count):
         for r in range(L.shape[1]):
             L[q, r] = turned[r, q // GROUP, q % GROUP]
-
-
-@part
-def solve_hard(hard: int, mode: Mode, loads: Array, start: Array, rest: Array, Y: Array, rounds: Indices) -> None:
-    """The rows of a tile that are HARD, by `solve_rows`; loads (R, width/GROUP, GROUP) → Y, rounds."""
-    there, L, used = rest[0], rest[1], np.empty(hard, np.int64)
-    k = 0
-    for i in range(Y.shape[0]):
-        if rounds[i] == HARD:
-            for r in range(Y.shape[1]):
-                there[k, r], L[k, r] = start[i, r], loads[r, i // GROUP, i % GROUP]
-            k += 1
-    solve_rows(0, hard, mode.Q, L[:hard], inf, mode.tolerance, there[:hard], used)
-    k = 0
-    for i in range(Y.shape[0]):
-        if rounds[i] == HARD:
-            Y[i], rounds[i] = there[k], used[k]
-            k += 1
 
 
 @part

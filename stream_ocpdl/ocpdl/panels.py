@@ -22,7 +22,7 @@ from numba import types
 from numba.core import cgutils
 
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
-from stream_ocpdl.ocpdl.compiled import exact
+from stream_ocpdl.ocpdl.compiled import exact, part
 from stream_ocpdl.ocpdl.lanes import (
     GROUP,
     INDEX,
@@ -37,8 +37,15 @@ from stream_ocpdl.ocpdl.lanes import (
     emit_rounded,
     emit_store,
     emit_store_masked,
+    fma,
     if_else,
     load,
+    load_some,
+    put,
+    spread,
+    store,
+    store_some,
+    take,
     total,
 )
 
@@ -283,6 +290,9 @@ def absorb_and_fold(B: BigArray, X: BigArray, H: Array, keep: float, W: Array, o
     B (R, P, Q), X (b, P, Q), H (b, R) with its weights, W (R, Q or more) → out (R, P).
     """
     R, P, Q = B.shape
+    if X.shape[0] == 1:
+        absorb_one(B, X, H[0], keep, W, out)
+        return
     sums, blocks = aligned(R, 1), -(-R // ATOMS)
     for p in range(P):
         sums[:] = 0.0
@@ -297,6 +307,47 @@ def absorb_and_fold(B: BigArray, X: BigArray, H: Array, keep: float, W: Array, o
             q += v * GROUP
         for r in range(R):
             out[r, p] = total(load(sums, r * GROUP))
+
+
+@exact
+def absorb_one(B: BigArray, X: BigArray, h: Array, keep: float, W: Array, out: Array) -> None:
+    """The same, to the bit, for a tensor X (1, P, Q): there is little to keep in registers, so B is read as it lies.
+
+    Four rows at a time, since each sum has to wait for its own last term.
+    """
+    R, P, Q = B.shape
+    sums, old, zero, whole = aligned(P, 1), spread(keep), spread(0.0), Q - Q % GROUP
+    for r in range(R):
+        new, i, j = spread(h[r]), r * P * Q, r * W.shape[1]
+        for p in range(0, P - P % 4, 4):
+            a, b, c, d = zero, zero, zero, zero
+            for q in range(0, whole, GROUP):
+                k, w = p * Q + q, load(W, j + q)
+                a, b = fma(absorb_at(B, i, X, k, old, new), w, a), fma(absorb_at(B, i, X, k + Q, old, new), w, b)
+                k += 2 * Q
+                c, d = fma(absorb_at(B, i, X, k, old, new), w, c), fma(absorb_at(B, i, X, k + Q, old, new), w, d)
+            put(sums, p, 0, a)
+            put(sums, p + 1, 0, b)
+            put(sums, p + 2, 0, c)
+            put(sums, p + 3, 0, d)
+        for p in range(P - P % 4, P):
+            a = zero
+            for q in range(0, whole, GROUP):
+                a = fma(absorb_at(B, i, X, p * Q + q, old, new), load(W, j + q), a)
+            put(sums, p, 0, a)
+        for p in range(P if whole < Q else 0):
+            k, left = p * Q + whole, Q - whole
+            store_some(B, i + k, left, fma(old, load_some(B, i + k, left), new * load_some(X, k, left)))
+            put(sums, p, 0, fma(load_some(B, i + k, left), load_some(W, j + whole, left), take(sums, p, 0)))
+        for p in range(P):
+            out[r, p] = total(take(sums, p, 0))
+
+
+@part
+def absorb_at(B: BigArray, i: int, X: BigArray, k: int, old: Array, new: Array) -> Array:
+    """A register of old·B + new·X, at places i + k and k → B; and as it is there."""
+    store(B, i + k, fma(old, load(B, i + k), new * load(X, k)))
+    return load(B, i + k)
 
 
 @exact
