@@ -18,8 +18,9 @@ from stream_ocpdl.stream.messages import GENESIS, Output, Tensor
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.progress import beginning
 from stream_ocpdl.stream.recovery import recover
-from stream_ocpdl.stream.service import Pace, Ports, Service
+from stream_ocpdl.stream.service import Pace, Service
 from stream_ocpdl.stream.topics import TopicJournal, TopicOutbox, Topics, TopicStore
+from stream_ocpdl.stream.world import Ports
 from tests.broker.cluster import obtain
 
 SHAPE, RANK, BATCH = (20, 10), 4, 32

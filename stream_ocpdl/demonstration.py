@@ -25,12 +25,14 @@ from stream_ocpdl.ocpdl.synthetic import SLOW, chain
 from stream_ocpdl.stream.ahead import Ahead
 from stream_ocpdl.stream.checkpoint import NoStore
 from stream_ocpdl.stream.client import TensorProducer
+from stream_ocpdl.stream.commits import aside
 from stream_ocpdl.stream.kafka import Connection, KafkaSource, topic_id
 from stream_ocpdl.stream.pipeline import Outcome, Pipeline
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import Source
-from stream_ocpdl.stream.service import Pace, Ports, Service, aside
+from stream_ocpdl.stream.service import Pace, Service
 from stream_ocpdl.stream.topics import TopicJournal, TopicOutbox, Topics
+from stream_ocpdl.stream.world import Ports
 
 CHAINS = 4
 """How many chains there are."""

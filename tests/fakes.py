@@ -9,8 +9,9 @@ from stream_ocpdl.errors import InputLost
 from stream_ocpdl.stream.checkpoint import Candidate
 from stream_ocpdl.stream.messages import Code, Position, Record
 from stream_ocpdl.stream.ports import no_crash
-from stream_ocpdl.stream.service import Ports, Service
+from stream_ocpdl.stream.service import Service
 from stream_ocpdl.stream.watch import Unwatched
+from stream_ocpdl.stream.world import Ports
 
 UNWATCHED = Unwatched()
 

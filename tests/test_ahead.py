@@ -7,9 +7,9 @@ import pytest
 
 from stream_ocpdl.errors import BrokerError, InputLost
 from stream_ocpdl.stream.ahead import Ahead
+from stream_ocpdl.stream.commits import Commits, aside
 from stream_ocpdl.stream.inputs import Inputs
 from stream_ocpdl.stream.messages import Output, Position
-from stream_ocpdl.stream.service import Commits, aside
 from tests.fakes import Source, World
 from tests.test_kafka import eventually
 

@@ -29,6 +29,7 @@ from stream_ocpdl.stream.preflight import Scripts, prepare
 from stream_ocpdl.stream.replicas import Replica
 from stream_ocpdl.stream.service import Service
 from stream_ocpdl.stream.topics import TopicJournal
+from stream_ocpdl.stream.world import Ports
 from tests.test_kafka import ROOT, eventually
 
 PARTITIONS = 4
@@ -241,8 +242,8 @@ def test_an_owner_is_killed(model, tmp_path, standby, monkeypatch):
 
 SLOW_END = """
 import time
-from stream_ocpdl.stream.service import Service
-Service._checkpoint = lambda *_: time.sleep(60)
+from stream_ocpdl.stream.world import Ports
+Ports.keep = lambda *_: time.sleep(60)
 """
 
 
@@ -311,7 +312,7 @@ def test_a_rebalance_in_the_middle_of_a_replay(model, monkeypatch):
     model.feed(100)
     with members(model, 1):
         assert eventually(model.learned)
-        monkeypatch.setattr(Service, "_checkpoint", lambda _, pipeline, offset: pipeline.progress.state.t)
+        monkeypatch.setattr(Ports, "keep", lambda _, pipeline, offset: pipeline.progress.state.t)
     taken, replay = [], recovery.replay
     monkeypatch.setattr(recovery, "replay", lambda *given: (time.sleep(0.05), taken.append(1), replay(*given))[-1])
     with members(model, 1) as (first,):

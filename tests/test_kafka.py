@@ -32,8 +32,9 @@ from stream_ocpdl.stream.kafka import Connection, KafkaSource, Transactions, com
 from stream_ocpdl.stream.messages import GENESIS, Code, JournalRecord, Tensor, split
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.progress import Progress
-from stream_ocpdl.stream.service import Ports, Service
+from stream_ocpdl.stream.service import Service
 from stream_ocpdl.stream.topics import CHUNKS, TopicJournal, TopicOutbox, Topics, TopicStore
+from stream_ocpdl.stream.world import Ports
 from tests.conftest import REQUIRED
 from tests.fakes import Crash
 

@@ -12,17 +12,19 @@ from stream_ocpdl.observe.watched import WatchedOutbox, WatchedStore
 from stream_ocpdl.ocpdl.workers import Workers
 from stream_ocpdl.stream.ahead import Ahead
 from stream_ocpdl.stream.checkpoint import CheckpointStore
+from stream_ocpdl.stream.commits import aside
 from stream_ocpdl.stream.following import Follower
 from stream_ocpdl.stream.genesis import Beginning
 from stream_ocpdl.stream.kafka import Connection, KafkaSource, Tail
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import CrashPoint, Said, no_crash
 from stream_ocpdl.stream.recovery import Recovery, Report
-from stream_ocpdl.stream.service import Pace, Ports, Service, aside
+from stream_ocpdl.stream.service import Pace, Service
 from stream_ocpdl.stream.standby import Standby
 from stream_ocpdl.stream.starting import beginning
 from stream_ocpdl.stream.tenure import Term
 from stream_ocpdl.stream.topics import TopicJournal, TopicOutbox, nothing
+from stream_ocpdl.stream.world import Ports
 
 
 @dataclass(frozen=True, slots=True)
