@@ -9,9 +9,14 @@ import pytest
 from click.testing import CliRunner
 
 from stream_ocpdl.cli import main
+from stream_ocpdl.cli.run import report
+from stream_ocpdl.cli.wiring import ShardWork
 from stream_ocpdl.logs import LONGEST, natural, written
+from stream_ocpdl.stream.lost import reconcile
+from stream_ocpdl.stream.ports import Said, Warned
+from stream_ocpdl.stream.progress import beginning
 from stream_ocpdl.stream.service import Pace
-from tests.fakes import World
+from tests.fakes import Source, World
 from tests.fakes import serve as serve_world
 from tests.test_pipeline import plan
 
@@ -116,3 +121,25 @@ def test_what_the_service_says_has_fields():
     ready, refused = reports
     assert ready.fields == {"step": 0, "replayed": 0, "standby": "cold"}
     assert refused.fields == {"topic": "input", "partition": 0, "offset": 0}
+
+
+def test_what_somebody_should_read_is_a_warning(capsys):
+    """Lost input, say; the shard that says it changes nothing of that. Everything else is not."""
+    work = ShardWork(None, None, None, None, None, report)
+    with written("json", "warning"):
+        work._report(2)(Warned("lost: t[0] offset 7 (1)", topic="t", partition=0))
+        work._report(2)(Said("ready", step=0))
+        work._report(2)("standby")
+
+    (line,) = lines(capsys)
+    assert (line["level"], line["shard"], line["topic"]) == ("warning", 2, "t")
+
+
+def test_lost_input_is_a_warning():
+    """Whoever reads warnings only hears of it."""
+    world, resuming = World([[b""] * 10]), plan(on_lost_input="resume", topic="t")
+    world.trimmed = {0: 5}
+
+    noted = reconcile(resuming, beginning(resuming, {0: 2}), None, None, Source(world))
+
+    assert [(type(line), str(line)) for line in noted.said] == [(Warned, "lost: t[0] offsets 2 to 4 (3)")]

@@ -5,10 +5,13 @@ import time
 
 import pytest
 
-from stream_ocpdl.errors import BrokerError, Fenced, LineageError, Stopped
-from stream_ocpdl.stream import replicas
+from stream_ocpdl.errors import BrokerError, Fenced, InputLost, LineageError, Stopped
+from stream_ocpdl.stream import replicas, standby
+from stream_ocpdl.stream.ports import Warned
+from stream_ocpdl.stream.recovery import Recovery
 from stream_ocpdl.stream.replicas import Replica
 from stream_ocpdl.stream.tenure import Term, await_end
+from tests.test_kafka import eventually
 
 
 class Group:
@@ -278,3 +281,39 @@ def test_the_budget_is_one_for_all():
     await_end(terms, 0.3)
 
     assert 0.3 <= time.monotonic() - began < 1.1
+
+
+class Quiet:
+    """A follower with nothing to follow."""
+
+    world, offset = Recovery(None, None, None, None), -1
+
+    def restore(self):
+        pass
+
+    def follow(self, start, ended):
+        while not ended():
+            time.sleep(0.01)
+        return iter(())
+
+    def end(self):
+        return 0
+
+
+@pytest.mark.parametrize(("error", "warm"), [(InputLost("gone"), True), (LineageError("of another model"), False)])
+def test_a_standby_tries_again_what_its_writer_may_mend(monkeypatch, error, warm):
+    """Input that is gone can be noted by whoever writes: then there is something to follow again. A warning says so."""
+    monkeypatch.setattr(standby, "AGAIN", 0.01)
+    begun, said = [], []
+
+    def begin():
+        begun.append(1)
+        if len(begun) < 3:
+            raise error
+        return Quiet(), Quiet()
+
+    life = standby.Standby(0, begin, said.append, far=10)
+    assert eventually(lambda: len(begun) == 3 or not life._thread.is_alive())
+
+    assert (life.take_over() is not None) == warm
+    assert [type(line) for line in said] == [Warned]

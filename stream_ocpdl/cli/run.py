@@ -33,7 +33,7 @@ from stream_ocpdl.ocpdl.learner import warm_up
 from stream_ocpdl.ocpdl.workers import Workers
 from stream_ocpdl.stream.kafka import Connection, Election, reach, topic_names
 from stream_ocpdl.stream.plan import Plan
-from stream_ocpdl.stream.ports import CrashPoint, no_crash
+from stream_ocpdl.stream.ports import CrashPoint, Warned, no_crash
 from stream_ocpdl.stream.preflight import Scripts, prepare
 from stream_ocpdl.stream.replicas import Replica
 from stream_ocpdl.stream.service import Pace
@@ -131,7 +131,8 @@ def said_after(seconds: float, text: str) -> Iterator[None]:
 
 def report(said: str) -> None:
     """What the service says, with its fields."""
-    log.info("%s", said, extra=getattr(said, "fields", {}))
+    level = logging.WARNING if isinstance(said, Warned) else logging.INFO
+    log.log(level, "%s", said, extra=getattr(said, "fields", {}))
 
 
 def abandon(why: str) -> None:

@@ -107,7 +107,8 @@ class ShardWork:
 
     def _report(self, shard: int) -> Report:
         def report(said: str) -> None:
-            self.report(Said(said, **{"shard": shard} | getattr(said, "fields", {})))
+            kind = type(said) if isinstance(said, Said) else Said
+            self.report(kind(said, **{"shard": shard} | getattr(said, "fields", {})))
 
         return report
 

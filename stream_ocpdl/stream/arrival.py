@@ -20,7 +20,7 @@ from stream_ocpdl.stream.inputs import starts
 from stream_ocpdl.stream.lost import Noted, reconcile
 from stream_ocpdl.stream.pipeline import Pipeline
 from stream_ocpdl.stream.plan import Plan
-from stream_ocpdl.stream.ports import Said
+from stream_ocpdl.stream.ports import Said, Warned
 from stream_ocpdl.stream.progress import Progress, here
 from stream_ocpdl.stream.recovery import Recovered, recover
 from stream_ocpdl.stream.terms import terms_of, told_apart
@@ -87,7 +87,7 @@ class Arrival:
             except (Stopped, Fenced):
                 raise
             except OcpdlError as error:
-                ports.report(f"what was followed cannot be used, and is begun again: {error}")
+                ports.report(Warned(f"what was followed cannot be used, and is begun again: {error}"))
             else:
                 if found is not None and found.progress.exact:
                     return found, "warm"
@@ -135,7 +135,7 @@ class Arrival:
         before = pipeline.progress
         now = replace(before, epoch=before.epoch + 1, fingerprint=here(), exact=True)
         reason = f"numeric fingerprint {before.fingerprint} → {now.fingerprint}"
-        self.ports.report(Said(f"a new epoch, {now.epoch}: {reason}", step=now.state.t))
+        self.ports.report(Warned(f"a new epoch, {now.epoch}: {reason}", step=now.state.t))
         figures_now = figures(now.problem(pipeline.plan), now.state, self.workers)
         told = {"state": now.state.digest(), "figures": figures_now, "fingerprint": now.fingerprint, "reason": reason}
         return self.ports.outbox.commit([pipeline.record(now, "epoch", **told)], now.resume)
@@ -151,4 +151,4 @@ class Arrival:
             if positions.get(partition, -1) != offset:
                 told = f"the group is at {positions.get(partition, 'no offset')} in partition {partition}"
                 said = f"{told}, which somebody else set, or time; the journal's {offset} is used"
-                self.ports.report(Said(said, partition=partition, offset=offset))
+                self.ports.report(Warned(said, partition=partition, offset=offset))

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from stream_ocpdl.errors import InputLost, LineageError
 from stream_ocpdl.stream.messages import Run
 from stream_ocpdl.stream.plan import Plan
-from stream_ocpdl.stream.ports import Said, Source
+from stream_ocpdl.stream.ports import Source, Warned
 from stream_ocpdl.stream.progress import Progress
 from stream_ocpdl.stream.shards import check_shards, shards_in
 
@@ -88,12 +88,12 @@ def reconcile(
     said: list[str] = []
     if base is not None:
         said.append(
-            Said(
+            Warned(
                 f"steps {base[1] + 1} to {progress.state.t} are lost from the state: their input is gone", step=base[1]
             )
         )
     if change == "anew":
-        said.append(f"{plan.topic} was made anew: reading from its beginning")
+        said.append(Warned(f"{plan.topic} was made anew: reading from its beginning", topic=plan.topic))
         progress = replace(
             progress, resume=earliest, reached=earliest, open=(), ahead=(), learned=(), cursor=min(earliest)
         )
@@ -109,7 +109,7 @@ def reconcile(
         )
     if change == "same" and base is None and not gaps:
         return None
-    said += [Said(f"lost: {ranges(plan.topic, (gap,))}", topic=plan.topic, partition=gap[0]) for gap in gaps]
+    said += [Warned(f"lost: {ranges(plan.topic, (gap,))}", topic=plan.topic, partition=gap[0]) for gap in gaps]
     more: dict[str, Any] = {"lost": gaps} if gaps else {}
     more |= {"base": base} if base is not None else {}
     more |= {"input": source.identity} if change != "same" else {}

@@ -25,6 +25,10 @@ class Said(str):
         return said
 
 
+class Warned(Said):
+    """A line that somebody should read: a warning of the log."""
+
+
 class Source(Protocol):
     """The input."""
 

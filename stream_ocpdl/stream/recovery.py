@@ -32,7 +32,7 @@ from stream_ocpdl.stream.inputs import Inputs
 from stream_ocpdl.stream.lost import compared, same_topic
 from stream_ocpdl.stream.messages import JournalRecord, Record, link
 from stream_ocpdl.stream.plan import Plan
-from stream_ocpdl.stream.ports import Journal, Said, Source
+from stream_ocpdl.stream.ports import Journal, Said, Source, Warned
 from stream_ocpdl.stream.progress import Progress, after, beginning, check_lineage, read_journal, replay
 from stream_ocpdl.stream.warm import Warm
 
@@ -303,16 +303,16 @@ def _accept(plan: Plan, candidate: Candidate, journal: Journal, report: Report) 
     manifest = candidate.manifest
     standing = next(journal.read(manifest.journal_offset), None)
     if standing is None or standing[0] != manifest.journal_offset:
-        report(Said(f"refused the checkpoint of step {manifest.t}: it is ahead of the journal", step=manifest.t))
+        report(Warned(f"refused the checkpoint of step {manifest.t}: it is ahead of the journal", step=manifest.t))
         return None
     if link(standing[1]) != manifest.link:
-        report(Said(f"refused the checkpoint of step {manifest.t}: the journal has another history", step=manifest.t))
+        report(Warned(f"refused the checkpoint of step {manifest.t}: the journal has another history", step=manifest.t))
         return None
     check_lineage(plan, manifest.lineage)
     try:
         state, senses = state_of(manifest, candidate.load()), Senses.from_bytes(manifest.senses or b"")
     except StateError as error:
-        report(Said(f"refused the checkpoint of step {manifest.t}: {error}", step=manifest.t))
+        report(Warned(f"refused the checkpoint of step {manifest.t}: {error}", step=manifest.t))
         return None
     draws = Chains(manifest.chains or {}, Counts(*(manifest.draws or ())))
     made = after(read_journal(standing[1]), standing[1], state, draws)

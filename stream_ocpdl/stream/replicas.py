@@ -21,7 +21,7 @@ from typing import Protocol
 
 from stream_ocpdl.errors import Fenced, OcpdlError, Stopped
 from stream_ocpdl.stream.following import Follower
-from stream_ocpdl.stream.ports import Said
+from stream_ocpdl.stream.ports import Said, Warned
 from stream_ocpdl.stream.recovery import Report
 from stream_ocpdl.stream.standby import Standby
 from stream_ocpdl.stream.tenure import Term
@@ -190,7 +190,7 @@ class Replica:
             self._rejoin_at = None
             self._election.rejoin()
         elif self._rejoin_at is None and any(now - when >= NOTICED for when in self._fenced.values()):
-            self._report(f"fenced, and not told why: leaving for {self._pause:g} s, to be elected again")
+            self._report(Warned(f"fenced, and not told why: leaving for {self._pause:g} s, to be elected again"))
             self._election.leave()
             self._rejoin_at = now + self._pause
             self._pause = min(2 * self._pause, LONGEST)

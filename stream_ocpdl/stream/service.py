@@ -29,7 +29,7 @@ from stream_ocpdl.stream.following import Follower
 from stream_ocpdl.stream.messages import DeadLetter, Output
 from stream_ocpdl.stream.pipeline import Pipeline, Spent
 from stream_ocpdl.stream.plan import Plan
-from stream_ocpdl.stream.ports import Said
+from stream_ocpdl.stream.ports import Said, Warned
 from stream_ocpdl.stream.recovery import Recovery
 from stream_ocpdl.stream.requests import Answered, Desk
 from stream_ocpdl.stream.world import Ports
@@ -85,7 +85,7 @@ class Service:
             ended = (type(broken), pipeline.progress.link)
             if not isinstance(broken, Spent | InputLost) or ended == before:
                 raise broken
-            self.ports.report(Said(f"{broken}; going back to the last commit"))
+            self.ports.report(Warned(f"{broken}; going back to the last commit"))
             care, before = isinstance(broken, Spent), ended
             if not care:
                 self.ports.source.changed()  # it may be another topic by now
@@ -179,4 +179,4 @@ class Service:
                     letter = DeadLetter.from_bytes(output.value)
                     partition, offset = letter.record.position
                     said = f"refused, {self.refused} so far, to the dead letters: {letter.reason}"
-                    self.ports.report(Said(said, topic=letter.topic, partition=partition, offset=offset))
+                    self.ports.report(Warned(said, topic=letter.topic, partition=partition, offset=offset))

@@ -11,13 +11,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from stream_ocpdl.errors import BrokerError, OcpdlError, Stopped
+from stream_ocpdl.errors import BrokerError, InputLost, OcpdlError, Stopped
 from stream_ocpdl.stream.following import Follower, WentBack
-from stream_ocpdl.stream.ports import Said
+from stream_ocpdl.stream.ports import Warned
 from stream_ocpdl.stream.recovery import Report
 
 AGAIN = 10.0
-"""Seconds until it is tried again, after a broker was away."""
+"""Seconds until it is tried again, after a broker was away, or input gone that its writer may do without."""
 
 
 class Growing(Protocol):
@@ -70,10 +70,10 @@ class Standby:
                 kind = "" if isinstance(error, OcpdlError) else f"{type(error).__name__}: "
                 why = f"shard {self.shard} is not followed any more, and a takeover will be cold: {kind}{error}"
                 if not said:
-                    self._report(Said(why, shard=self.shard))
+                    self._report(Warned(why, shard=self.shard))
                 said = True
-                if not isinstance(error, BrokerError):
-                    return
+                if not isinstance(error, BrokerError | InputLost):
+                    return  # the next attempt would end in the same way
                 self._ended.wait(AGAIN)
 
     def _follow(self) -> None:
