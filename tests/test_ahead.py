@@ -110,6 +110,67 @@ def test_no_thread_is_left():
     assert eventually(lambda: threading.active_count() == before)
 
 
+def test_whoever_reads_looks():
+    """Whether the topic is another is asked in the thread that reads, and that one goes on: nothing is lost by it.
+
+    With a thread for each look memory grew by what one has read ahead, again and again.
+    """
+    source, looked = Source(World(values())), []
+    source.changed = lambda: (looked.append(threading.current_thread()), len(looked) == 2)[1]
+    ahead = Ahead(source)
+    assert not ahead.changed()  # before anybody reads
+    ahead.start({0: 0, 1: 0})
+    found = drained(ahead, 20)
+    assert ahead.changed()
+    found += drained(ahead, 20)
+    assert not ahead.changed()
+    found += drained(ahead, 100 - len(found))
+    ahead.close()
+
+    assert looked[0] is threading.current_thread()
+    assert looked[1] is looked[2] is not looked[0]
+    assert sorted(record.position for record in found) == [Position(p, k) for p in range(2) for k in range(50)]
+
+
+def test_looking_when_reading_has_failed():
+    """Before or meanwhile: then nobody reads, and it is looked at here; what goes wrong with that is heard, too."""
+    source, failing = Source(World(values(0))), threading.Event()
+
+    def poll(limit, timeout, hungry):
+        failing.wait()
+        raise InputLost("gone")
+
+    source.poll, source.changed = poll, lambda: True
+    ahead = Ahead(source)
+    ahead.start({0: 0, 1: 0})
+    threading.Timer(0.1, failing.set).start()
+    assert ahead.changed()
+    assert ahead.changed()
+    with pytest.raises(InputLost, match="gone"):
+        drained(ahead, 1)
+
+    source.poll, source.changed = lambda *_: [], lambda: 1 / 0
+    ahead.start({0: 0, 1: 0})
+    with pytest.raises(ZeroDivisionError):
+        ahead.changed()
+    ahead.close()
+
+
+def test_a_client_that_hangs_is_not_asked_for_ever(monkeypatch):
+    """It is an error in time; and one that takes long only to look is waited for."""
+    monkeypatch.setattr("stream_ocpdl.stream.ahead.PATIENCE", 0.2)
+    source, hangs = Source(World(values(0))), threading.Event()
+    source.poll = lambda *_: hangs.wait() and []
+    source.changed = lambda: bool(time.sleep(0.6) or True)
+    ahead = Ahead(source)
+    ahead.start({0: 0, 1: 0})
+    with pytest.raises(BrokerError, match="does not come back"):
+        ahead.changed()
+    hangs.set()
+    assert ahead.changed()
+    ahead.close()
+
+
 class Slow:
     """An outbox that takes its time."""
 

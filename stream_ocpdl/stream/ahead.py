@@ -2,11 +2,16 @@
 
 Waiting for the broker and copying what the client has fetched take as long as learning does, and most of that time the
 interpreter is free: so they go on beside it.
+
+It is one thread for as long as the same is read: memory that a thread has used is kept for it by the C library, and
+another one would fill as much again.
 """
 
 import threading
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 
 from stream_ocpdl.errors import BrokerError
 from stream_ocpdl.stream.items import record_bytes
@@ -17,14 +22,17 @@ MOST = 32_000_000
 """Bytes that are read ahead."""
 
 PATIENCE = 10.0
-"""Seconds to wait for the thread to end."""
+"""Seconds to wait for the thread to end, or to look."""
 
 POLLED, WAIT = 256, 0.05
 """Records and seconds of one poll of the thread: it ends within that time when it is told to."""
 
 
+_HANGS = f"a call into the client does not come back within {PATIENCE:g} s"
+
+
 class Ahead:
-    """Another source, read ahead. Only `start`, `poll` and `close` know of the thread; they are for one caller."""
+    """Another source, read ahead. `start`, `poll`, `changed`, `close` know of the thread; they are for one caller."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -36,6 +44,8 @@ class Ahead:
         self._life: object | None = None
         """Of the thread that may read; none if none may."""
         self._thread: threading.Thread | None = None
+        self._asked: Future[bool] | None = None
+        """Whether the topic is another: to be answered by the thread, between two polls."""
 
     @property
     def partitions(self) -> Sequence[int]:
@@ -60,13 +70,21 @@ class Ahead:
         return self._source.committed()
 
     def changed(self) -> bool:
-        """Whether the topic is another; asked while nobody reads, since a client may hang if two ask at once."""
-        self.close()
-        try:
-            return self._source.changed()
-        finally:
-            if self._failed is None:  # behind a failure there may be a hole
-                self._begin()
+        """Whether the topic is another. Whoever reads looks, too, since a client may hang if two ask at once."""
+        asked: Future[bool] = Future()
+        with self._changed:
+            if self._life is None or self._failed is not None:
+                return self._source.changed()  # nobody reads
+            self._asked = asked
+            self._changed.notify()
+        with suppress(CancelledError):
+            try:
+                return asked.result(PATIENCE)
+            except TimeoutError:
+                if asked.cancel():
+                    raise BrokerError(_HANGS) from None
+                return asked.result()  # it looks, and has a patience of its own
+        return self._source.changed()  # it has failed meanwhile
 
     def start(self, positions: Mapping[int, int]) -> None:
         """Read on from these offsets; what was read ahead is dropped."""
@@ -104,28 +122,42 @@ class Ahead:
         if thread is not None:
             thread.join(PATIENCE)
             if thread.is_alive():  # it has no say any more, but two may not read from one client
-                raise BrokerError(f"a call into the client does not come back within {PATIENCE:g} s")
+                raise BrokerError(_HANGS)
 
     def _read(self, life: object) -> None:
         try:
             while self._room(life):
-                self._put(life, self._source.poll(POLLED, WAIT, self._hungry))
+                if self._asked is not None:
+                    self._look()
+                else:
+                    self._put(life, self._source.poll(POLLED, WAIT, self._hungry))
         except BaseException as error:  # whoever polls is to hear of it
             with self._changed:
                 if self._life is life:
                     self._failed = error
                     self._changed.notify()
+                if self._asked is not None:
+                    self._asked.cancel()
+
+    def _look(self) -> None:
+        """Answer what was asked, unless nobody waits for it any more."""
+        asked, self._asked = self._asked, None
+        if asked is not None and asked.set_running_or_notify_cancel():
+            try:
+                asked.set_result(self._source.changed())
+            except BaseException as error:  # whoever asked is to hear of it
+                asked.set_exception(error)
 
     def _room(self, life: object) -> bool:
-        """Wait until there is room, and somebody hungry; whether to go on."""
+        """Wait until there is room, and somebody hungry, or something to be looked at; whether to go on."""
         with self._changed:
-            while self._life is life and (self._bytes >= MOST or not self._hungry):
+            while self._life is life and self._asked is None and (self._bytes >= MOST or not self._hungry):
                 self._changed.wait()
             return self._life is life
 
     def _put(self, life: object, records: list[Record]) -> None:
         with self._changed:
-            if records and self._life in (life, None):  # read before it was told to end: `changed` goes on behind it
+            if records and self._life is life:
                 self._records.extend(records)
                 self._bytes += sum(map(record_bytes, records))
                 self._changed.notify()
