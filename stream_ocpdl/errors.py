@@ -11,7 +11,7 @@
     ├── TooMuchRefused  the operator: nearly nothing of the input can be learned
     ├── Stopped         nobody: asked to stop before there was anything to finish
     ├── Fenced          nobody: another process has taken over, and this one must stop
-    ├── StoreError      the operator: the directory of the checkpoints cannot be written
+    ├── StoreError      the operator: the directory of checkpoints, or of compiled kernels, cannot be written
     └── BrokerError     the broker, or the way to it: tried again, and given up in the end
         ├── QueueFull   the producer: tensors come faster than the broker takes them
         └── Unanswered  the operator: no service is running that would do what was asked for
@@ -24,7 +24,7 @@
     3   the data
     4   the history: journal, checkpoints and settings do not belong together, or input is gone
     5   another process has taken over; a replica stands by instead, so that `run` does not end with it
-    6   the broker, the way to it, or the directory of the checkpoints; or no service that answers a request
+    6   the broker, the way to it, or a directory that cannot be written; or no service that answers a request
     9   too much of the input was refused, see `refusals`
    10   told a second time to stop: ended at once; nothing is lost, what was not committed is learned again
 
@@ -108,7 +108,7 @@ class Fenced(OcpdlError):
 
 
 class StoreError(OcpdlError):
-    """A checkpoint cannot be written; the state is safe, in the journal."""
+    """A checkpoint or a compiled kernel cannot be written; the state is safe, in the journal."""
 
     exit_code = 6
 

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from stream_ocpdl.stream.kafka import backoff
-from stream_ocpdl.stream.kafka.backoff import MOST, Backoff, Seldom
+from stream_ocpdl.stream.kafka.backoff import MOST, Backoff, Fences, Seldom
 
 
 @pytest.fixture
@@ -74,3 +74,19 @@ def test_librdkafka_is_heard_seldom(clock, caplog):
     assert len(said) == 4
     assert said[0] == "FAIL [rdkafka#producer-1] Connect failed"
     assert said[2].startswith("FAIL [rdkafka#producer-1] Connect failed (and 9")
+
+
+@pytest.mark.parametrize(
+    ("said", "level"),
+    [
+        ("FATAL [x] Fatal error: Local: This instance has been fenced by a newer instance", "WARNING"),
+        ("ADDPARTS [x] Failed: Broker: Producer attempted an operation with an old epoch", "WARNING"),
+        ("OTHERFATAL [x] Fatal error: Broker: Topic authorization failed", "CRITICAL"),
+    ],
+)
+def test_a_fence_alarms_nobody(said, level):
+    """librdkafka calls it fatal; to be fenced is how a process ends that was given up. What else is fatal stays so."""
+    record = logging.LogRecord("client", logging.CRITICAL, "", 0, said, (), None)
+
+    assert Fences().filter(record)
+    assert (record.levelname, logging.getLevelName(record.levelno)) == (level, level)

@@ -1,5 +1,6 @@
 """Mistakes that operators make, typed as they type them: a readable line that says what to do, and an exit code."""
 
+import errno
 import json
 import os
 import signal
@@ -11,8 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from stream_ocpdl.cli import run
+from stream_ocpdl.errors import StoreError
+from stream_ocpdl.machine import KERNELS
+from stream_ocpdl.ocpdl.workers import SERIAL
 from stream_ocpdl.stream.kafka import Connection, create_topics, delete_topics, describe
 from stream_ocpdl.stream.topics import Topics
+from tests.test_pipeline import plan
 
 SERVICE = """\
 model: weather
@@ -196,3 +202,15 @@ def test_a_compacted_journal(names, tmp_path, broker):
         f" {broker} --alter --entity-type topics --entity-name {names.journal} --add-config cleanup.policy=delete",
         2,
     )
+
+
+def test_no_room_for_compiled_kernels(monkeypatch):
+    """A disk that is full while kernels are compiled is told, with the directory and what to do, and is no bug."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(run, "warm_up", full)
+    with pytest.raises(StoreError, match=f"{KERNELS}: No space left on device.*NUMBA_CACHE_DIR") as told:
+        run.compile_kernels(plan(), SERIAL)
+    assert told.value.exit_code == 6

@@ -52,5 +52,5 @@ def main() -> None:
     """Learn an online nonnegative CP-dictionary of the tensors that stream in.
 
     Ends with 0 if all is well, 2 for a setting that is wrong, 3 for the data, 4 for the history, 6 for the broker or
-    the directory of the checkpoints, 9 if too much was refused, and 1 for a bug; docs/settings.md says more.
+    a directory that cannot be written, 9 if too much was refused, and 1 for a bug; docs/settings.md says more.
     """

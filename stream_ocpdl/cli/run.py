@@ -20,10 +20,10 @@ from stream_ocpdl.cli.wiring import ShardWork
 from stream_ocpdl.config.loading import Loaded, load, show
 from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.config.validation import semantics
-from stream_ocpdl.errors import IMPATIENT, BrokerError, OcpdlError
+from stream_ocpdl.errors import IMPATIENT, BrokerError, OcpdlError, StoreError
 from stream_ocpdl.fingerprint import build
 from stream_ocpdl.logs import natural, written
-from stream_ocpdl.machine import processors
+from stream_ocpdl.machine import KERNELS, processors
 from stream_ocpdl.observe.board import Board
 from stream_ocpdl.observe.endpoints import application
 from stream_ocpdl.observe.metrics import registry_of
@@ -103,7 +103,7 @@ def serve(
     board.starting = "compiling the kernels"
     with Workers(settings.threads or processors()) as workers:
         with said_after(SILENT, "compiling the kernels, once on this machine: it takes a minute or two"):
-            warm_up(plan.problem, workers)
+            compile_kernels(plan, workers)
         stop = Stop()  # before this there is nothing to finish, and a signal ends the process at once
         work = ShardWork(settings, plan, pace, connection, workers, report, at, board)
         wanted = [topics.input, *topics.outputs(1)]
@@ -115,6 +115,17 @@ def serve(
             if board.address is not None:
                 log.info("endpoints at %s", board.address)
             Replica(election, work, settings.shards, stop, report, turned=board.turned).run()
+
+
+def compile_kernels(plan: Plan, workers: Workers) -> None:
+    """Compile the kernels of a problem, or read those that were; a disk that is full is no bug."""
+    try:
+        warm_up(plan.problem, workers)
+    except OSError as error:
+        raise StoreError(
+            f"compiled kernels cannot be kept in {KERNELS}: {error.strerror or error}. Make room, or name another"
+            " directory in the environment: NUMBA_CACHE_DIR"
+        ) from error
 
 
 @contextmanager

@@ -202,7 +202,10 @@ def read_journal(value: bytes) -> JournalRecord:
     try:
         return JournalRecord.from_bytes(value)
     except DecodeError as error:
-        raise LineageError(f"the journal has a record that this release cannot read: {error}") from error
+        raise LineageError(
+            f"the journal has a record that this release cannot read: {error}. Go on with the release that wrote it; if"
+            " a stranger did, begin a model of another name, with warm_start its dictionary"
+        ) from error
 
 
 def after(record: JournalRecord, value: bytes, state: State, draws: Chains) -> Progress:

@@ -62,6 +62,17 @@ class Seldom(logging.Filter):
         return True
 
 
+class Fences(logging.Filter):
+    """Makes warnings of what librdkafka calls fatal when a producer is fenced: that is how a zombie is to end."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """All lines pass."""
+        if record.levelno > logging.WARNING and any(word in record.getMessage() for word in ("fenced", "old epoch")):
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return True
+
+
 client_log = logging.getLogger("stream_ocpdl.kafka.client")
 """For what librdkafka says."""
+client_log.addFilter(Fences())
 client_log.addFilter(Seldom())
