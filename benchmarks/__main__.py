@@ -26,6 +26,7 @@ NAMES = (
     "theorem",
     "weather",
     "messages",
+    "sink",
     "recovery",
     "throughput",
     "soak",

@@ -54,7 +54,7 @@ LAYERS = [
         "stream.messages.journal",
         "stream.messages.manifest",
     },
-    {"stream.messages.results"},
+    {"stream.messages.results", "stream.messages.draft"},
     {"stream.messages"},
     {
         "stream.assembly",
@@ -91,7 +91,8 @@ LAYERS = [
     {"stream.checkpoint", "stream.genesis"},
     {"stream.recovery", "stream.topics", "stream.watch"},
     {"stream.world", "stream.requests", "stream.replaying", "stream.following", "stream.filling", "stream.drawing"},
-    {"stream.arrival", "sinks.sink"},
+    {"stream.arrival", "sinks.buffer"},
+    {"sinks.sink"},
     {"sinks", "sinks.adapters"},
     {"stream.service", "stream.ahead", "stream.standby", "stream.preflight", "stream.snapshots", "stream.asking"},
     {"stream.starting", "stream.replicas", "stream.lookup"},

@@ -24,12 +24,14 @@ from stream_ocpdl.stream.messages import (
     Chunk,
     Code,
     DeadLetter,
+    Draft,
     Draw,
     Position,
     Record,
     Tensor,
     Version,
     frame,
+    raw,
     split,
     unframe,
 )
@@ -130,6 +132,23 @@ def test_headers_are_json():
         return isinstance(value, JSON) and all(map(plain, inside))
 
     assert all(plain(unframe(value, OWN)[0]) for value in SAMPLES.values())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.sampled_from([0, 127, 128, 255, 256, 2**16, 2**32, 2**63 - 1]), st.booleans())
+def test_a_draft_writes_what_a_draw_does(data, number, tuning):
+    """To the byte, for numbers of every length; a number that could not be read is not written."""
+    array = data.draw(dense(data.draw(st.sampled_from(DTYPES))))
+    axes = data.draw(st.sampled_from([None, tuple(f"axis {k}" for k in range(array.ndim))]))
+    run, chain, sampler = data.draw(st.text(max_size=40)), data.draw(st.integers(0, 2**40)), data.draw(st.text("ab"))
+    draft = Draft(Draw(Tensor(array, axes), run, chain, 3, tuning, sampler or None))
+    draw = Draw(Tensor(array, axes), run, chain, number, tuning, sampler or None)
+
+    assert draft.written(number, raw(array)) == draw.to_bytes()
+    assert draft.key == draw.key
+    for wrong in (-1, 2**63, 1.0, True):
+        with pytest.raises(DataError, match="cannot be written: draw is"):
+            draft.written(wrong, raw(array))
 
 
 @given(st.binary(min_size=1, max_size=3000), st.integers(1, 700))

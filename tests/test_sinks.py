@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections import namedtuple
@@ -14,6 +15,7 @@ import pytest
 from stream_ocpdl import DrawSink
 from stream_ocpdl.errors import BrokerError, ConfigError, DataError
 from stream_ocpdl.sinks.adapters import Backend, CsvTail, chunk, emcee, pymc
+from stream_ocpdl.sinks.buffer import Buffer, Parcel
 from stream_ocpdl.stream import kafka
 from stream_ocpdl.stream.messages import Draw
 from tests.broker.cluster import Cluster
@@ -74,6 +76,28 @@ def test_a_run_goes_on(broker, topic):
     assert numbers(broker, topic, 0) == list(range(6))
     assert sorted(numbers(broker, topic, 1)) == list(range(6))
     assert [d.tuning for _, d in arrived(broker, topic) if d.chain == 0] == [True] * 2 + [False] * 4
+
+
+def test_draws_of_an_ensemble(broker, topic):
+    """One of each chain at once, as if they had come one by one; what is there already is left out, chain by chain."""
+    places = np.arange(12.0).reshape(2, 3, 2)
+    with DrawSink(broker, topic, "r", to_tensor=np.exp) as sink:
+        sink.draw(places[0, 1], 1)
+    with DrawSink(broker, topic, "r", to_tensor=lambda place: np.exp(place), resume=True) as sink:
+        assert sink.draws(places[0]) == 2
+    with DrawSink(broker, topic, "r", to_tensor=np.exp, resume=True) as sink:
+        assert sink.draws(places[0]) == 0
+        assert sink.draws(places[1]) == 3
+        places[1] = 0.0  # the sampler goes on in the same memory
+    with DrawSink(broker, topic, "s") as sink:
+        with pytest.raises(DataError, match=r"to_tensor, such as np\.exp"):
+            sink.draws(-np.ones((3, 2)))
+        with pytest.raises(DataError, match="cannot be written: dtype"):
+            sink.draw(np.array(["text"]))
+
+    found = {(d.chain, d.draw): d.tensor.array.tolist() for _, d in arrived(broker, topic)}
+    wanted = np.exp(np.arange(12.0).reshape(2, 3, 2))
+    assert found == {(chain, draw): wanted[draw, chain].tolist() for chain in range(3) for draw in range(2)}
 
 
 def test_signed_draws_and_points_of_many_parts(broker, topic):
@@ -142,6 +166,26 @@ def test_a_broker_that_goes_away(installed):
         assert 0 < some.dropped == 200 - len(kept)
 
 
+def test_a_buffer_is_bounded():
+    """By draws and by bytes, with what was taken and is not written yet; one that is larger than all goes alone."""
+    buffer = Buffer(4, 100)
+    one, large = Parcel("one", 1, 30), Parcel("large", 9, 500)
+    assert [buffer.put(one, 0.0) for _ in range(4)] == [True, True, True, False]  # 120 bytes
+    assert buffer.many.is_set()
+    taken = buffer.take(60.0)
+    assert (len(taken), buffer.pending) == (3, 3)
+    assert not buffer.put(one, 0.01)
+    buffer.done(taken[:1])
+    assert buffer.put(one, 0.0)
+    buffer.done([*taken[1:], *buffer.take(0.0)])
+    assert buffer.put(large, 0.0)
+    assert not buffer.put(one, 0.0)
+    waiting = threading.Timer(0.05, lambda: buffer.done(buffer.take(0.0)))
+    waiting.start()
+    assert buffer.put(one, 30.0)
+    assert [parcel.content for parcel in buffer.take(0.0)] == ["one"]
+
+
 # ── adapters: what they hand to a sink ─────────────────────────────────────────────────────────────────────────
 
 
@@ -149,10 +193,13 @@ class Recorder:
     """A sink that keeps what it is given."""
 
     def __init__(self):
-        self.sampler, self.draws, self.checks = None, [], []
+        self.sampler, self.kept, self.checks = None, [], []
 
     def draw(self, point, chain=0, tuning=False, number=None):
-        self.draws.append((point, chain, tuning, number))
+        self.kept.append((point, chain, tuning, number))
+
+    def draws(self, points, number=None):
+        self.kept.extend((point, chain, False, number) for chain, point in enumerate(points))
 
     def expect(self, check):
         self.checks.append(check)
@@ -168,7 +215,7 @@ def test_pymc():
     callback(trace=None, draw=PyMCDraw(2, False, 0, True, {}, {"mu": 1.0}))
     sink.checks[0]()
 
-    assert sink.draws == [({"mu": 1.0}, 2, True, None)]
+    assert sink.kept == [({"mu": 1.0}, 2, True, None)]
     assert sink.sampler == "pymc"
 
 
@@ -187,8 +234,8 @@ def test_emcee():
     backend.save_step(states[0], None)
     backend.save_step(states[1], None)
 
-    assert [(float(p[0]), c, n) for p, c, _, n in sink.draws[:3]] == [(1.0, 0, None), (2.0, 1, None), (1.0, 0, None)]
-    assert [(c, n) for _, c, _, n in sink.draws[4:]] == [(0, 7), (1, 7), (0, 8), (1, 8)]
+    assert [(float(p[0]), c, n) for p, c, _, n in sink.kept[:3]] == [(1.0, 0, None), (2.0, 1, None), (1.0, 0, None)]
+    assert [(c, n) for _, c, _, n in sink.kept[4:]] == [(0, 7), (1, 7), (0, 8), (1, 8)]
     assert (backend.iteration, backend.random_state) == (9, "state")
 
 
@@ -196,7 +243,7 @@ def test_chunks():
     """(chains, draws, …), by names or not, draw after draw of all chains; what is not so grouped is refused."""
     sink = Recorder()
     chunk(sink, {"mu": np.arange(6).reshape(2, 3), "tau": np.zeros((2, 3, 4))})
-    assert [(int(p["mu"]), p["tau"].shape, c) for p, c, _, _ in sink.draws[:3]] == [
+    assert [(int(p["mu"]), p["tau"].shape, c) for p, c, _, _ in sink.kept[:3]] == [
         (0, (4,), 0),
         (3, (4,), 1),
         (1, (4,), 0),
@@ -232,12 +279,12 @@ def test_a_file_of_cmdstan(tmp_path, size):
         seen += tail.poll()
 
     assert seen == 3
-    assert [(p["mu"], p["theta.1"], c, t) for p, c, t, _ in sink.draws] == [
+    assert [(p["mu"], p["theta.1"], c, t) for p, c, t, _ in sink.kept] == [
         (0.5, 1.5, 3, True),
         (0.25, 2.5, 3, False),
         (0.125, 3.5, 3, False),
     ]
-    assert set(sink.draws[0][0]) == {"mu", "theta.1"}
+    assert set(sink.kept[0][0]) == {"mu", "theta.1"}
     with path.open("ab") as file:
         file.write(b"1,2\n")
     with pytest.raises(DataError, match="line 10 is no draw"):

@@ -9,14 +9,12 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from stream_ocpdl.errors import ConfigError, DataError
 from stream_ocpdl.sinks.sink import DrawSink
-
-S = TypeVar("S")
 
 
 def pymc(sink: DrawSink) -> Callable[..., None]:
@@ -44,17 +42,12 @@ def pymc(sink: DrawSink) -> Callable[..., None]:
     return callback
 
 
-def emcee(sink: DrawSink, states: Iterable[S]) -> Iterator[S]:
+def emcee(sink: DrawSink, states: Iterable[Any]) -> Iterator[Any]:
     """The states of `EnsembleSampler.sample`, the place of each walker queued as a draw of a chain."""
     sink.sampler = sink.sampler or "emcee"
     for state in states:
-        _walkers(sink, state, None)
+        sink.draws(state.coords)
         yield state
-
-
-def _walkers(sink: DrawSink, state: Any, number: int | None) -> None:
-    for walker, place in enumerate(state.coords):
-        sink.draw(place, walker, number=number)
 
 
 class Backend:
@@ -68,7 +61,7 @@ class Backend:
         """Keep a step, and queue it."""
         number = int(self._backend.iteration)
         self._backend.save_step(state, accepted)
-        _walkers(self._sink, state, number)
+        self._sink.draws(state.coords, number)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)

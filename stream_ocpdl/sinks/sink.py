@@ -1,36 +1,54 @@
 """A sampler's draws to a topic, while it samples, without holding it up.
 
-`draw` copies a draw into a queue and returns; a thread writes what is in it, idempotently, in order. A broker that is
-away is waited for: draws gather in the queue, and what becomes of the next one when that is full is a choice. Numbers
+`draw` copies a draw into a buffer and returns; a thread writes what is in it, idempotently, in order. A broker that is
+away is waited for: draws gather in the buffer, and what becomes of the next one when that is full is a choice. Numbers
 are counted chain by chain, so that a run that is done again with the same seeds has the same ones, and with `resume`
 those that the topic has are left out.
+
+The thread has the interpreter only when the sampler has not, so all of its work is the sampler's loss. It wakes up
+seldom, and then writes many: of a draw it copies the numbers behind a header that is made once a chain, and hands them
+to the client, whose own threads do not need the interpreter.
 """
 
 import atexit
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 
 from stream_ocpdl.errors import BrokerError, ConfigError, DataError, OcpdlError
+from stream_ocpdl.ocpdl.arrays import BigArray
+from stream_ocpdl.sinks.buffer import Buffer, Parcel
 from stream_ocpdl.stream.client import TensorProducer
-from stream_ocpdl.stream.drawing import Numbers, drawn, nonnegative
+from stream_ocpdl.stream.drawing import SIGNED, Numbers, drawn
 from stream_ocpdl.stream.kafka import Connection, partitions_of_topic
-from stream_ocpdl.stream.messages import Draw, Tensor
+from stream_ocpdl.stream.messages import Draft, Draw, Tensor, raw
 
 T = TypeVar("T")
 
 PATIENCE = 86_400.0
 """Seconds for which the thread waits for a broker: longer than anybody does."""
 
-REST = 0.05
+REST = 0.1
 """Seconds for which the thread lets draws gather: one that woke up for each would take the interpreter from the sampler
-as often. It wakes up earlier if the queue is half full.
+as often. It wakes up earlier if the buffer is half full.
 """
+
+TOGETHER = 64
+"""So many parcels are handed to the client before there is room for others."""
+
+
+class Drawn(NamedTuple):
+    """Draws of several chains, or of one, that came at once."""
+
+    drafts: Sequence[Draft]
+    chains: Sequence[int]
+    numbers: Sequence[int]
+    arrays: BigArray
+    """(draws, I₁ … Iₙ)."""
 
 
 class DrawSink:
@@ -42,9 +60,10 @@ class DrawSink:
 
     Parameters
     ----------
-    to_tensor: makes the tensor of what a sampler calls a point; called in the sampler's thread.
+    to_tensor: makes the tensor of what a sampler calls a point; called in the sampler's thread. A ufunc of NumPy's (as
+        np.exp) is called once for all points that come together.
     when_full: with "block" the sampler waits for room; with "drop" the draw is left out, and counted in `dropped`.
-    room, queue_bytes: how many draws the queue has room for, and how many bytes of them the client behind it.
+    room, queue_bytes: for how many draws, and how many bytes, there is room; the client behind has as many bytes again.
     tuning: whether draws of tuning are written as well: they come from a kernel that adapts, and (A1) does not hold.
     signed: whether tensors may have numbers below zero, for a model with signed constraints.
     resume: read which draws of the run the topic has, and leave them out.
@@ -80,11 +99,11 @@ class DrawSink:
         connection = Connection(bootstrap_servers, timeout, options or {})
         self._there: dict[int, Numbers] = drawn(connection, topic, run_id) if resume else {}
         self._following: dict[int, int] = {}
-        self._waiting: queue.Queue[Draw] = queue.Queue(room)
+        self._drafts: dict[tuple[Any, ...], Sequence[Draft]] = {}
+        self._waiting: Buffer[Drawn] = Buffer(room, queue_bytes)
         self._failed: OcpdlError | None = None
         self._reason = ""
         self._closing = threading.Event()
-        self._many, self._half = threading.Event(), max(1, room // 2)
         self._expected: list[Callable[[], None]] = []
         self._producer = TensorProducer(
             bootstrap_servers, topic, timeout=PATIENCE, queue_bytes=queue_bytes, options=options
@@ -99,15 +118,20 @@ class DrawSink:
         if tuning and not self._tuning:
             return False
         self._raise_failed()
-        if number is None:
-            number = self._following.get(chain, 0)
-        self._following[chain] = number + 1
-        if number in self._there.get(chain, ()):
+        number = self._next(chain, number)
+        if self._there and number in self._there.get(chain, ()):
             return False
-        array = np.array(self._tensor(point))
-        if not self._signed:
-            nonnegative(array)
-        return self._put(Draw(Tensor(array, self._axes), self.run_id, chain, number, tuning, self.sampler))
+        return self._put((chain,), (number,), np.array(self._tensor(point))[None], tuning)
+
+    def draws(self, points: Any, number: int | None = None) -> int:
+        """Queue a draw of each of the chains from 0 on, such as an ensemble's walkers; how many will be written."""
+        self._raise_failed()
+        chains: Sequence[int] = range(len(points))
+        numbers = [self._next(chain, number) for chain in chains]
+        if self._there:
+            chains = [chain for chain in chains if numbers[chain] not in self._there.get(chain, ())]
+            numbers, points = [numbers[chain] for chain in chains], [points[chain] for chain in chains]
+        return len(chains) if chains and self._put(chains, numbers, self._tensors(points), False) else 0
 
     def each(self, draws: Iterable[T], chain: int = 0) -> Iterator[T]:
         """The draws of any iterator, each queued on its way."""
@@ -122,9 +146,10 @@ class DrawSink:
     def flush(self) -> None:
         """Wait until everything queued is at the broker; a BrokerError after `timeout` seconds."""
         deadline = time.monotonic() + self._timeout
-        while self._waiting.unfinished_tasks and self._failed is None:
+        while self._waiting.pending and self._failed is None:
+            self._waiting.many.set()
             if time.monotonic() > deadline:
-                left = self._waiting.unfinished_tasks
+                left = self._waiting.pending
                 raise BrokerError(f"{left} draws and more could not be written in {self._timeout:g} s{self._reason}")
             time.sleep(0.005)
         self._raise_failed()
@@ -152,6 +177,13 @@ class DrawSink:
         for check in self._expected:
             check()
 
+    def _next(self, chain: int, number: int | None) -> int:
+        """The number of the next draw of a chain."""
+        if number is None:
+            number = self._following.get(chain, 0)
+        self._following[chain] = number + 1
+        return number
+
     def _tensor(self, point: Any) -> Any:
         if self._to_tensor is not None:
             return self._to_tensor(point)
@@ -161,37 +193,55 @@ class DrawSink:
             return next(iter(point.values()))
         return point
 
-    def _put(self, draw: Draw) -> bool:
-        while True:
-            try:
-                self._waiting.put(draw, not self._drop, 0.5)
-            except queue.Full:
-                if self._drop:
-                    self.dropped += 1
-                    return False
-                self._raise_failed()
-            else:
-                if self._waiting.qsize() >= self._half:
-                    self._many.set()
-                return True
+    def _tensors(self, points: Any) -> BigArray:
+        """The tensors of several points, copied."""
+        if isinstance(self._to_tensor, np.ufunc):
+            return np.asarray(self._to_tensor(points))
+        if self._to_tensor is None and isinstance(points, np.ndarray):
+            return np.array(points)
+        return np.array([self._tensor(point) for point in points])
+
+    def _put(self, chains: Sequence[int], numbers: Sequence[int], arrays: BigArray, tuning: bool) -> bool:
+        """Queue draws of different chains."""
+        drafts = self._drafted(chains, arrays, tuning)
+        if not self._signed and arrays.size and np.minimum.reduce(arrays, axis=None) < 0:
+            raise DataError(SIGNED)
+        parcel = Parcel(Drawn(drafts, chains, numbers, arrays), len(numbers), arrays.nbytes)
+        while not self._waiting.put(parcel, 0.0 if self._drop else 0.5):
+            if self._drop:
+                self.dropped += parcel.draws
+                return False
+            self._raise_failed()
+        return True
+
+    def _drafted(self, chains: Sequence[int], arrays: BigArray, tuning: bool) -> Sequence[Draft]:
+        """For draws like these, of these chains; what cannot be written is said here."""
+        if isinstance(chains, list):  # some of an ensemble: others the next time
+            return [self._drafted((chain,), arrays, tuning)[0] for chain in chains]
+        like = (chains, tuning, arrays.dtype, arrays.shape[1:])
+        found = self._drafts.get(like)
+        if found is None:
+            tensor = Tensor(arrays[0], self._axes)
+            found = [Draft(Draw(tensor, self.run_id, chain, 0, tuning, self.sampler)) for chain in chains]
+            self._drafts[like] = found
+        return found
 
     def _write(self) -> None:
         """What the thread does."""
         partitions = 0
-        while not (self._closing.is_set() and self._waiting.empty()):
+        while not (self._closing.is_set() and self._waiting.pending == 0):
+            parcels = self._waiting.take(REST)
             try:
-                draw = self._waiting.get_nowait()
-            except queue.Empty:
-                self._many.wait(REST)
-                self._many.clear()
-                continue
-            try:
-                partitions = partitions or self._count()
-                self._producer.send_draw(draw, partition=draw.chain % partitions)
+                partitions = partitions or (self._count() if parcels else 0)
+                for k in range(0, len(parcels), TOGETHER):
+                    some = parcels[k : k + TOGETHER]
+                    self._producer.send_written(
+                        message for one in some for message in _written(one.content, partitions)
+                    )
+                    self._waiting.done(some)
             except OcpdlError as error:
                 self._failed = error
                 return
-            self._waiting.task_done()
 
     def _count(self) -> int:
         """The partitions of the topic, once a broker answers."""
@@ -207,5 +257,13 @@ class DrawSink:
         if self._closing.is_set():
             raise ConfigError("the sink is closed")
         if self._failed is not None:
-            lost = self._waiting.unfinished_tasks
+            lost = self._waiting.pending
             raise type(self._failed)(f"{self._failed}; {lost} draws were not written") from self._failed
+
+
+def _written(drawn: Drawn, partitions: int) -> Iterator[tuple[bytes, bytes, int]]:
+    """The messages of draws that came at once."""
+    drafts, chains, numbers, arrays = drawn
+    data, size = raw(arrays), arrays.nbytes // len(numbers)
+    for k, number in enumerate(numbers):
+        yield drafts[k].written(number, data[k * size : (k + 1) * size]), drafts[k].key, chains[k] % partitions

@@ -87,6 +87,15 @@ class TensorProducer:
         """Queue a draw of a sampler, with its own key: draws of one chain stay in order."""
         self._send(draw.to_bytes(crc=self._checksums), draw.key, partition, ())
 
+    def send_written(self, messages: Iterable[tuple[bytes, bytes, int]]) -> None:
+        """Queue messages that are written already, each with its key and its partition."""
+        for value, key, partition in messages:
+            if len(value) > self._chunk:
+                self._write_pieces(value, key, partition, ())
+            elif not self._writer.put(self.topic, value, key, partition, 0.0 if self._at_once else self._timeout):
+                raise self._full()
+        self._writer.heed()
+
     def _send(self, value: bytes, key: bytes | None, partition: int, headers: Headers) -> None:
         if len(value) <= self._chunk:
             self._write(value, key, partition, 0.0 if self._at_once else self._timeout, headers)
@@ -125,9 +134,10 @@ class TensorProducer:
 
     def _write(self, value: bytes, key: bytes | None, partition: int, wait: float, headers: Headers) -> None:
         if not self._writer.write(self.topic, value, key, partition, wait, headers):
-            raise QueueFull(
-                f"the queue for {self.topic} is full: the broker does not take tensors as fast as they come"
-            )
+            raise self._full()
+
+    def _full(self) -> QueueFull:
+        return QueueFull(f"the queue for {self.topic} is full: the broker does not take tensors as fast as they come")
 
 
 def _array(value: Any) -> Any:

@@ -66,6 +66,7 @@ class Writer:
             "message.max.bytes": LARGEST,
             "queue.buffering.max.kbytes": max(1, queue_bytes // 1000),
             "delivery.timeout.ms": int(1000 * connection.patience),
+            "delivery.report.only.error": True,
         }
         self._producer = Producer({"linger.ms": 5} | connection.alone() | rules, logger=client_log)
         self._patience = connection.patience
@@ -75,20 +76,34 @@ class Writer:
         self, topic: str, value: bytes | None, key: bytes | None, partition: int, wait: float, headers: Headers = ()
     ) -> bool:
         """Queue a record; false if there was no room for it within so many seconds."""
-        self._raise_failed()
-        deadline = time.monotonic() + wait
+        self.heed()
+        return self.put(topic, value, key, partition, wait, headers)
+
+    def put(
+        self, topic: str, value: bytes | None, key: bytes | None, partition: int, wait: float, headers: Headers = ()
+    ) -> bool:
+        """The same for one of many records, after which the client is heeded once."""
+        deadline = None
         while True:
             try:
-                self._producer.produce(topic, value, key, partition, self._report, headers=list(headers))
+                if headers:
+                    self._producer.produce(topic, value, key, partition, self._report, headers=list(headers))
+                else:
+                    self._producer.produce(topic, value, key, partition, self._report)
             except BufferError:
+                deadline = deadline or time.monotonic() + wait
                 if time.monotonic() >= deadline:
                     return False
                 self._producer.poll(min(0.1, wait))
             except KafkaException as error:
                 raise BrokerError(f"{topic} takes no such record: {error.args[0].str()}") from error
             else:
-                self._producer.poll(0)
                 return True
+
+    def heed(self) -> None:
+        """Hear what became of records; raise if some were not delivered."""
+        self._producer.poll(0)
+        self._raise_failed()
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything queued has arrived, for as long as there is patience, or for so many seconds."""

@@ -4,13 +4,14 @@ from typing import Any
 
 from stream_ocpdl.stream.messages.chunk import CHUNK, Chunk, split
 from stream_ocpdl.stream.messages.control import Request
+from stream_ocpdl.stream.messages.draft import Draft
 from stream_ocpdl.stream.messages.fields import MODES
 from stream_ocpdl.stream.messages.framing import FOREIGN, MAGIC, OWN, VERSION, Payload, brief, checksum, frame, unframe
 from stream_ocpdl.stream.messages.journal import ANSWERS, GENESIS, JournalRecord, Refused, Target, link, runs
 from stream_ocpdl.stream.messages.manifest import Manifest, Place
 from stream_ocpdl.stream.messages.records import Headers, Output, Position, Record, Run, Version
 from stream_ocpdl.stream.messages.results import SOFTWARE, Code, DeadLetter, Partial, Snapshot
-from stream_ocpdl.stream.messages.tensor import DTYPES, Draw, Origin, Tensor
+from stream_ocpdl.stream.messages.tensor import DTYPES, Draw, Origin, Tensor, raw
 from stream_ocpdl.stream.messages.terms import CHANGES, Terms
 
 KINDS: dict[str, Any] = {
@@ -43,6 +44,7 @@ __all__ = [
     "Chunk",
     "Code",
     "DeadLetter",
+    "Draft",
     "Draw",
     "Headers",
     "JournalRecord",
@@ -66,6 +68,7 @@ __all__ = [
     "checksum",
     "frame",
     "link",
+    "raw",
     "runs",
     "split",
     "unframe",

@@ -50,8 +50,13 @@ def frame(header: dict[str, Any], *payload: Payload, crc: bool = False) -> bytes
     if crc:
         header = header | {"crc32": checksum(*payload)}
     packed = msgpack.packb(header)
-    padding = bytes(-(_PREFIX.size + len(packed)) % ALIGNMENT)
-    return b"".join([_PREFIX.pack(MAGIC, VERSION, len(packed)), packed, padding, *payload])
+    before, behind = around(len(packed))
+    return b"".join([before, packed, behind, *payload])
+
+
+def around(length: int) -> tuple[bytes, bytes]:
+    """What comes before a header of so many bytes, and behind it."""
+    return _PREFIX.pack(MAGIC, VERSION, length), bytes(-(_PREFIX.size + length) % ALIGNMENT)
 
 
 def unframe(value: Payload | None, limits: Limits = FOREIGN) -> tuple[dict[str, Any], memoryview]:

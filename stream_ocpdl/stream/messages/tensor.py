@@ -85,8 +85,8 @@ class Tensor:
     def parts(self) -> list[memoryview]:
         """The payload."""
         if isinstance(self.array, Sparse):
-            return [_raw(np.asarray(self.array.indices, "<i8")), _raw(self.array.values)]
-        return [_raw(self.array)]
+            return [raw(np.asarray(self.array.indices, "<i8")), raw(self.array.values)]
+        return [raw(self.array)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,6 +112,10 @@ class Draw:
 
     def to_bytes(self, *, crc: bool = False) -> bytes:
         """A tensor's header and payload, and where the draw comes from."""
+        return frame(self.described(), *self.tensor.parts(), crc=crc)
+
+    def described(self) -> dict[str, Any]:
+        """The header."""
         header = {"kind": "draw", **self.tensor.described(), "run": self.run, "chain": self.chain, "draw": self.draw}
         header |= {"tuning": self.tuning} if self.tuning else {}
         header |= {"sampler": self.sampler} if self.sampler is not None else {}
@@ -119,7 +123,7 @@ class Draw:
             _origin(Fields(header, "draw"))
         except DecodeError as error:
             raise DataError(f"the draw cannot be written: {error}") from error
-        return frame(header, *self.tensor.parts(), crc=crc)
+        return header
 
     @classmethod
     def from_bytes(cls, value: Payload | None) -> Self:
@@ -190,6 +194,6 @@ def _little(dtype: np.dtype[Any]) -> str:
     return dtype.newbyteorder("<").str
 
 
-def _raw(array: BigArray) -> memoryview:
+def raw(array: BigArray) -> memoryview:
     """The bytes of an array, little-endian in C order."""
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
