@@ -99,6 +99,9 @@ SAMPLES = {
     "checkpoint-senses": Manifest(
         "weather", 42, 1344, 43, "ab" * 32, "t (id)", "ef" * 32, "01" * 8, 1000, "cd" * 32, senses=bytes(range(16))
     ).to_bytes(),
+    "checkpoint-product": Manifest(
+        "weather", 42, 1344, 43, "ab" * 32, "t (id)", "ef" * 32, "01" * 8, 1000, "cd" * 32, product=bytes(range(17))
+    ).to_bytes(),
     "journal-reconfigure": JournalRecord(
         "reconfigure",
         "ab" * 32,

@@ -66,7 +66,7 @@ LAYERS = [
         "stream.tenure",
         "stream.kafka.backoff",
     },
-    {"stream.items", "stream.describing"},
+    {"stream.items", "stream.describing", "stream.product"},
     {"stream.batching", "stream.kafka.connection"},
     {
         "stream.intake",

@@ -14,6 +14,7 @@ from stream_ocpdl.observe import wellness
 from stream_ocpdl.observe.board import Board
 from stream_ocpdl.observe.status import shard_of
 from stream_ocpdl.observe.wellness import Wellness
+from stream_ocpdl.page.events import Frames
 from stream_ocpdl.page.meanings import health_of, wellness_of
 from stream_ocpdl.stream.batching import Batching
 from stream_ocpdl.stream.draws import Counts
@@ -167,7 +168,12 @@ def test_what_a_service_tells(learned):
     status = shard_of(shard)
     with served(board) as client:
         found = client.get("/api/chains").json()
+    shard.silence.look(dict.fromkeys(shard.chains, (0, ())))  # as they were when somebody looked for the first time
+    shown = Frames(board, "here").frame(0, 0.0)[0]["status"]
 
+    assert shown["chains"] == {"active": 2, "silent": 0}
+    assert [one["kind"] for one in shown["integrity"]] == list(Counts._fields)
+    assert shown["chains_in_minibatch"] == 2
     assert status["chains_followed"] == 2
     assert 0.9 < status["chain_classical_split_rhat"]["norm"] < 1.1
     assert [one["quantity"] for one in health_of(shard)] == ["norm", "loss", "code 1", "code 2"]

@@ -106,8 +106,8 @@ ALERTS = (
         """,
         "0m",
         "info",
-        "{{ $labels.model }}/{{ $labels.shard }} began a new epoch: its bits, or its state, are no longer those that"
-        " followed from the steps before",
+        "{{ $labels.model }}/{{ $labels.shard }} began a new epoch: its bits, its state, or the chains that it learns"
+        " are no longer those of the steps before",
     ),
     Alert(
         "OcpdlLossNotFinite",

@@ -68,6 +68,10 @@ class Shard:
     draws: Counts = Counts()  # noqa: RUF009
     chains: Mapping[str, Chain] = field(default_factory=dict)
     silence: Silence = field(default_factory=Silence)
+    together: int = 0
+    """Chains of the last minibatch that had draws."""
+    products: int = 0
+    """How often a new epoch began here because those were others."""
     unusual: int = 0
     """Tensors that are explained worse than 99 in 100 earlier ones."""
     changes: Counter[str] = field(default_factory=Counter)
@@ -137,6 +141,7 @@ class Shard:
     def stepped(self, pipeline: Pipeline, outcome: Outcome, seconds: float) -> None:
         """It made a step."""
         self._look(pipeline)
+        self.products += outcome.begun is not None
         self.refused.update(outcome.refused)
         self.spectators.stepped(pipeline, outcome, self._lagging)
         step = outcome.step
@@ -168,6 +173,7 @@ class Shard:
         self.energy = progress.state.aggregates.E
         self.at_bound, self.resume = progress.state.at_bound, progress.resume
         self.draws, self.chains = progress.draws.counts, progress.draws.known
+        self.together = len(progress.product.chains)
 
     def _unsaved(self, steps: int) -> None:
         """There are more steps that no checkpoint has."""

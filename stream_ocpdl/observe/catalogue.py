@@ -233,6 +233,20 @@ CONVERGENCE = (
         ("state",),
     ),
     Entry(
+        "ocpdl_chains_in_minibatch",
+        "gauge",
+        "Chains of samplers of which the last minibatch with draws had some; with batching.rows one-per-chain it is a"
+        " draw of their product.",
+        one(lambda s: s.shard.together),
+    ),
+    Entry(
+        "ocpdl_product_epochs",
+        "counter",
+        "New epochs since the process began because another product of chains did: with batching.rows one-per-chain, a"
+        " chain ended, stalled, began, or came back.",
+        one(lambda s: s.shard.products),
+    ),
+    Entry(
         "ocpdl_chains_followed",
         "gauge",
         "Chains whose health is known, by draws since the process began: 64 at most. What follows is of these.",
@@ -407,7 +421,8 @@ OPERATION = (
     Entry(
         "ocpdl_epoch",
         "gauge",
-        "The epoch. It rises with a rollback, a loss of input, or another numeric fingerprint.",
+        "The epoch. It rises with a rollback, a loss of input, another numeric fingerprint, or another product of"
+        " chains.",
         one(lambda s: s.shard.epoch if s.shard.known else None),
     ),
 )

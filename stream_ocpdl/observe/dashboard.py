@@ -99,7 +99,8 @@ HEALTH = (
     ),
     Panel(
         "Epoch, and recoveries",
-        "Flat; the epoch rises with a rollback, a loss, or another machine, a recovery with each start.",
+        "Flat; the epoch rises with a rollback, a loss, another machine or product of chains, a recovery with each"
+        " start.",
         "operation",
         (
             Query("max by (shard) (ocpdl_epoch{M})", "{{shard}}, epoch"),
@@ -273,6 +274,7 @@ CHAINS = (
         "assumption:A1",
         (
             Query("max by (shard, state) (ocpdl_chains{M})", "{{shard}}, {{state}}"),
+            Query("max by (shard) (ocpdl_chains_in_minibatch{M})", "{{shard}}, in a minibatch"),
             Query("max by (shard) (ocpdl_chains_followed{M})", "{{shard}}, followed"),
         ),
     ),

@@ -19,7 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 from stream_ocpdl.observe.board import Board, Shard
 from stream_ocpdl.observe.status import shard_of
 from stream_ocpdl.page.live import modes_of, plain, rows
-from stream_ocpdl.page.meanings import card_of, chains_of, health_of
+from stream_ocpdl.page.meanings import card_of, health_of, integrity_of
 from stream_ocpdl.page.views import Json
 
 MOST = 16
@@ -81,7 +81,7 @@ def _status(shard: Shard) -> Json:
         **plain(shard_of(shard)),
         "modes": modes_of(shard),
         "card": card_of(shard),
-        "chains": chains_of(shard),
+        "integrity": integrity_of(shard),
         "health": plain(health_of(shard)),
         "refused": shard.spectators.refused,
         "dictionary": None if held is None else {"t": held.t, "epoch": held.epoch},

@@ -47,7 +47,7 @@ def card_of(shard: Shard) -> list[Json]:
     return [{**asdict(line), "meaning": ASSUMPTIONS.get(line.name, "")} for line in shard.card]
 
 
-def chains_of(shard: Shard) -> list[Json]:
+def integrity_of(shard: Shard) -> list[Json]:
     """What was found about the draws of samplers."""
     return [{"kind": kind, "count": n, "meaning": CHAINS.get(kind, "")} for kind, n in shard.draws._asdict().items()]
 

@@ -9,7 +9,8 @@ holds up the others.
 
 With `rows: one-per-chain` a minibatch has at most one draw of each chain, so that its rows are less alike; the others
 stay in the line. It is full with `size` rows, or when draws for eight minibatches, or of eight megabytes, wait behind
-for chains that lag: then it has fewer rows. A tensor that is no draw is a chain of its own.
+for chains that lag: then it has fewer rows, and it is a draw of another product of chains (`product`). A tensor that is
+no draw is a chain of its own.
 
 Refused records wait in line with the tensors and leave with the next minibatch. If many wait, or one for long, while no
 minibatch can be closed, they are let go ahead of it: their places in the line are kept, so that what follows stays the
@@ -75,8 +76,9 @@ class Batching:
             )
         return (
             f"batching.rows: one-per-chain, so a minibatch is a draw of the product chain while the same chains"
-            f" ({chains} until now) go on together, {self.size} at most; when one ends, stalls or begins it is another"
-            " product from there on, and no epoch marks where"
+            f" ({chains} until now) go on together, {self.size} at most, for more have no rows and make no product;"
+            " when one ends, stalls or begins it is another product from there on, (A1) is about that one, and a new"
+            " epoch marks where"
         )
 
 

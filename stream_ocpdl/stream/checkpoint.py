@@ -46,6 +46,7 @@ def manifest_of(plan: Plan, progress: Progress, journal_offset: int, identity: s
         chains=progress.draws.known or None,
         draws=progress.draws.counts if any(progress.draws.counts) else None,
         senses=progress.senses.to_bytes() or None,
+        product=progress.product.to_bytes() or None,
     )
 
 

@@ -65,6 +65,8 @@ class Outcome:
     """Of which chains the rows are draws; nothing where none is."""
     energies: Array | None = None
     """‖X‖² of each row."""
+    begun: str | None = None
+    """Why a new epoch began before the step."""
 
 
 class Spent(NumericError):
@@ -150,14 +152,19 @@ class Pipeline:
         before, step, letters = self.progress, None, self._refused(cut)
         senses = before.senses
         tally = self._tally(cut)
+        origins = [item.tensor.origin if item.tensor else None for item in cut.rows]
+        begun = self._begun(origins)
+        if begun is not None:
+            before = replace(before, epoch=before.epoch + 1)
         if batch is not None:
             state, step = self._advance(state, batch)
             step, senses = judged(self.problem, before, batch, step)
-        origins = [item.tensor.origin if item.tensor else None for item in cut.rows]
+        journal = [] if begun is None else [self._begin_epoch(before, begun)]
         reached = before.reached | cut.reached
         open_ = self._open(reached)
         self.progress = replace(
             before,
+            link=self.progress.link,
             state=state,
             resume=reached | {p: first for p, first, _ in reversed(open_)},
             reached=reached,
@@ -169,13 +176,24 @@ class Pipeline:
             tally=tally,
             senses=senses,
             draws=before.draws.after(origins, letters),
+            product=before.product.after(origins, before.epoch),
         )
-        journal = [self._journal(record) for record in self._records(before, cut, step, letters)]
+        journal += [self._journal(record) for record in self._records(before, cut, step, letters)]
         kinds, positions = tuple(r.error for r in letters), tuple(item.parts[-1].position for item in cut.rows)
         drawn = origins if any(origins) else ()
         energies = None if batch is None else batch.energies
         outputs = (*self._results(cut, step), *journal)
-        return Outcome(outputs, step, kinds, tuple(letters), positions, drawn, energies)
+        return Outcome(outputs, step, kinds, tuple(letters), positions, drawn, energies, begun)
+
+    def _begun(self, origins: Sequence[Origin | None]) -> str | None:
+        """Why these rows begin another product of chains, if minibatches are draws of one."""
+        one_per_chain = self.plan.batching.rows == "one-per-chain"
+        return self.progress.product.ended(origins, self.progress.epoch) if one_per_chain else None
+
+    def _begin_epoch(self, standing: Progress, why: str) -> Output:
+        """The record of an epoch that begins before a step, for which it has not been asked for a digest."""
+        fields = {"fingerprint": standing.fingerprint, "reason": why}
+        return self._journal(_record(standing, standing.link, "epoch", **fields))
 
     def _gather(self, now: float) -> tuple[Cut, AnyBatch | None, tuple[str, ...] | None, State] | None:
         """The next minibatch, copied together and checked on the way; whoever fails the check loses the row.

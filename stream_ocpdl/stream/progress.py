@@ -2,10 +2,11 @@
 
 A `Progress` is all that decides what comes next. `replay` makes it from the journal and the input alone.
 
-**Epochs.** Bits can only be the same where they were made under the same numeric fingerprint. Steps that were made
-under another one are replayed all the same; then figures are compared, within a tolerance, and no digests, and the
-progress is not `exact` until a record has the digest of just this state. The service begins a new epoch before it goes
-on from there. Under the same fingerprint another digest is an error.
+**Epochs.** One begins where another product of chains does (`product`), which changes no bit. Bits can only be the same
+where they were made under the same numeric fingerprint. Steps that were made under another one are replayed all the
+same; then figures are compared, within a tolerance, and no digests, and the progress is not `exact` until a record has
+the digest of just this state. The service begins a new epoch before it goes on from there. Under the same fingerprint
+another digest is an error.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,6 +38,7 @@ from stream_ocpdl.stream.messages import (
     link,
 )
 from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.product import Product
 from stream_ocpdl.stream.refusals import Tally
 from stream_ocpdl.stream.terms import in_force
 from stream_ocpdl.stream.warm import Warm, loadings_of, warm_loadings, warmed
@@ -77,6 +79,8 @@ class Progress:
     """Whether the bits of the state are those that the journal means."""
     senses: Senses = Senses()  # noqa: RUF009
     """What tensors of this epoch were like, by which those to come are judged."""
+    product: Product = Product()  # noqa: RUF009
+    """Of which chains the minibatches of this epoch are draws."""
 
     def problem(self, plan: Plan) -> Problem:
         """The problem on the terms in force."""
@@ -126,7 +130,9 @@ def replay(
             state, exact = restored.state._replace(t=record.t, N=record.N), restored.exact
     known = progress.draws if restored is None or record.base is None else restored.draws
     draws = known.after(origins, record.refused)
+    product = progress.product.after(origins, progress.epoch)
     made = replace(after(record, value, state, draws), senses=senses, fingerprint=record.fingerprint or bits)
+    made = replace(made, product=product)
     _check_standing(progress, record, made)
     return replace(made, exact=_agrees(record, made.problem(plan), state, exact)), step
 

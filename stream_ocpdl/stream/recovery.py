@@ -33,6 +33,7 @@ from stream_ocpdl.stream.lost import compared, same_topic
 from stream_ocpdl.stream.messages import JournalRecord, Record, link
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import Journal, Said, Source, Warned
+from stream_ocpdl.stream.product import Product
 from stream_ocpdl.stream.progress import Progress, after, beginning, check_lineage, read_journal, replay
 from stream_ocpdl.stream.warm import Warm
 
@@ -204,7 +205,7 @@ def _abandon(plan: Plan, world: Recovery, way: Way) -> Recovered:
     record, standing = read_journal(last), found.progress
     state = standing.state._replace(t=record.t, N=record.N)
     made = replace(after(record, last, state, standing.draws), fingerprint=standing.fingerprint, exact=standing.exact)
-    made = replace(made, senses=standing.senses)
+    made = replace(made, senses=standing.senses, product=standing.product)
     return replace(found, progress=made, input=way.input, lost=base if steps else None)
 
 
@@ -311,12 +312,13 @@ def _accept(plan: Plan, candidate: Candidate, journal: Journal, report: Report) 
     check_lineage(plan, manifest.lineage)
     try:
         state, senses = state_of(manifest, candidate.load()), Senses.from_bytes(manifest.senses or b"")
+        product = Product.from_bytes(manifest.product or b"")
     except StateError as error:
         report(Warned(f"refused the checkpoint of step {manifest.t}: {error}", step=manifest.t))
         return None
     draws = Chains(manifest.chains or {}, Counts(*(manifest.draws or ())))
     made = after(read_journal(standing[1]), standing[1], state, draws)
-    return replace(made, senses=senses, fingerprint=manifest.fingerprint)
+    return replace(made, senses=senses, product=product, fingerprint=manifest.fingerprint)
 
 
 def replay_leg(

@@ -156,6 +156,9 @@ class Service:
             else:
                 outputs.extend(outcome.outputs)
                 watch.stepped(pipeline, outcome, now - began)
+                if outcome.begun is not None:
+                    said = f"a new epoch, {pipeline.progress.epoch}: {outcome.begun}"
+                    ports.report(Said(said, step=pipeline.progress.state.t))
                 if outcome.step is not None and outcome.step.judged is not None and outcome.step.judged.change:
                     self._say_changed(outcome.step.t, outcome.step.judged.change)
             if now >= deadline:

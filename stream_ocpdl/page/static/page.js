@@ -155,11 +155,11 @@ function shard(found) {
   panels.tiles(status, stale ? 0 : rate);
   now.grown ||= found.points.length > 0 || renamed;
   if (now.grown && performance.now() - now.curvesAt > CURVED) curves();
-  const card = JSON.stringify([status.card, status.chains, status.health]);
+  const card = JSON.stringify([status.card, status.integrity, status.chains, status.chains_in_minibatch, status.health]);
   if (card !== now.card) {
     now.card = card;
     panels.card_(status.card);
-    panels.chains(status.chains);
+    panels.chains(status.integrity, status.chains, status.chains_in_minibatch);
     panels.health(status.health);
   }
   if (status.refused !== now.refused) {

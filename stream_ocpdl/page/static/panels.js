@@ -198,8 +198,8 @@ export function card_(lines) {
   }));
 }
 
-/** What was found about the draws of samplers. */
-export function chains(found) {
+/** How many chains go on, how many are silent, and what was found about their draws. */
+export function chains(found, going, together) {
   const any = found.some((one) => one.count > 0);
   const said = any
     ? "Draws of samplers, in all lives of the model:"
@@ -208,7 +208,11 @@ export function chains(found) {
     const count = make("dt", one.count > 0 ? "open" : "", number(one.count));
     return [count, make("dd", "", [make("strong", "", one.kind), ` · ${one.meaning}`])];
   }));
-  place("chains").replaceChildren(make("p", "", said), list);
+  const alive = "active" in going
+    ? [make("p", going.silent ? "open" : "", `${number(going.active)} active, ${number(going.silent)} silent` +
+        (together ? `; ${number(together)} in the last minibatch.` : "."))]
+    : [];
+  place("chains").replaceChildren(...alive, make("p", "", said), list);
 }
 
 /** The health of the chains; a number beyond its limit stands out. */

@@ -7,7 +7,8 @@ hash of the state that its step led to.
 
 The chain begins with a record of event "genesis", which names all that decides bits. What an operator asked for stands
 between the steps: "reconfigure", "rollback", or "declined" with the reason; each names the request. An "epoch" begins
-where bits are no longer those that were: under another numeric fingerprint.
+where bits are no longer those that were, under another numeric fingerprint; or where minibatches become draws of
+another product of chains.
 """
 
 import hashlib

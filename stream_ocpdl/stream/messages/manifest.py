@@ -36,15 +36,18 @@ class Manifest:
     """How many draws were repeated, behind a gap, late, of tuning."""
     senses: bytes | None = None
     """What tensors of the present epoch were like, by which those to come are judged (`anomaly`)."""
+    product: bytes | None = None
+    """Of which chains the last minibatch had draws (`product`)."""
 
     def to_bytes(self) -> bytes:
         """The message."""
-        optional = ("place", "chains", "draws", "senses")
+        optional = ("place", "chains", "draws", "senses", "product")
         header = {name: getattr(self, name) for name in self.__slots__ if name not in optional}
         header |= self.place._asdict() if self.place else {}
         header |= {"chains": written_chains(self.chains)} if self.chains else {}
         header |= {"draws": self.draws} if self.draws else {}
         header |= {"senses": to_base64(self.senses)} if self.senses else {}
+        header |= {"product": to_base64(self.product)} if self.product else {}
         return frame({"kind": "checkpoint", **header})
 
     @classmethod
@@ -68,4 +71,5 @@ class Manifest:
             chains=fields.optional("chains", fields.chains),
             draws=fields.optional("draws", lambda name: fields.some_counts(name, 4)),
             senses=fields.optional("senses", fields.binary),
+            product=fields.optional("product", fields.binary),
         )

@@ -51,7 +51,7 @@ class Output:
 class Version(NamedTuple):
     """The name of one dictionary: that of a model's shard after step t.
 
-    An epoch ends with a rollback, or where bits are made under other conditions.
+    An epoch ends with a rollback, where bits are made under other conditions, or with a product of chains.
     """
 
     model: str
