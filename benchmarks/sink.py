@@ -172,9 +172,9 @@ def ensemble(points: int, repeat: int = 1, vectorise: bool = False) -> Sample:
 
 
 def draws_in(contender: Contender, seconds: float) -> int:
-    """How many draws of each chain it makes in so many seconds."""
+    """How many draws of each chain it makes in so many seconds of CPU: others may be on the machine."""
     contender.sample(50, None)
-    few, many = timed(lambda: contender.sample(100, None)).wall, timed(lambda: contender.sample(400, None)).wall
+    few, many = timed(lambda: contender.sample(100, None)).cpu, timed(lambda: contender.sample(400, None)).cpu
     return max(100, int(300 * seconds / max(many - few, 1e-3)))
 
 

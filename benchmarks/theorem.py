@@ -100,7 +100,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     """Loss, gap and residual against draws."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12, 4))
+    figure = Figure(figsize=(12, 4.5))
     said = ("f(D_t)", "|f̂_t(D_t) − f(D_t)|", "stationarity residual of f")
     for axes, name, title in zip(figure.subplots(1, 3), ("loss", "gap", "residual"), said, strict=True):
         for chain, thinned in dict.fromkeys((row["chain"], row["thinned"]) for row in rows):
@@ -109,6 +109,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
             draws, values = [row["draws"] for row in mine], [row[name] for row in mine]
             axes.loglog(draws, values, "o-" if thinned == 1 else "s--", label=label, ms=4)
         axes.set(xlabel="draws of the chain", title=title)
-    figure.axes[0].legend()
-    figure.tight_layout()
+    lines, names = figure.axes[0].get_legend_handles_labels()
+    figure.legend(lines, names, loc="lower center", ncols=6, frameon=False)
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
     figure.savefig(path, dpi=120)

@@ -19,7 +19,7 @@ from stream_ocpdl.sinks.buffer import Buffer, Parcel
 from stream_ocpdl.stream import kafka
 from stream_ocpdl.stream.messages import Draw
 from tests.broker.cluster import Cluster
-from tests.test_kafka import ROOT
+from tests.test_kafka import ROOT, eventually
 
 
 @pytest.fixture
@@ -131,6 +131,36 @@ def test_what_is_queued_when_a_process_ends(broker, topic):
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=120)
 
     assert numbers(broker, topic) == list(range(500))
+
+
+SAMPLER = """
+import sys, time
+import numpy as np
+from stream_ocpdl import DrawSink
+random = np.random.default_rng(3)
+with DrawSink(sys.argv[1], sys.argv[2], "r", to_tensor=np.exp, resume=True) as sink:
+    for k in range(600):
+        sink.draws(random.standard_normal((4, 3)))
+        time.sleep(float(sys.argv[3]))
+"""
+
+
+def test_a_sampler_that_is_killed(broker, topic):
+    """And is run again with the same seed: every draw is there once, in order, as if it had never been killed."""
+    run = [sys.executable, "-c", SAMPLER, broker, topic]
+    with subprocess.Popen([*run, "0.01"], cwd=ROOT) as life:
+        assert eventually(lambda: len(arrived(broker, topic)) > 200)
+        life.kill()
+    some = len(arrived(broker, topic))
+    subprocess.run([*run, "0"], check=True, cwd=ROOT, timeout=120)
+    found, random = arrived(broker, topic), np.random.default_rng(3)
+    wanted = np.exp([random.standard_normal((4, 3)) for _ in range(600)])
+
+    assert some < len(found) == 2400
+    for chain in range(4):
+        mine = [d for _, d in found if d.chain == chain]
+        assert [d.draw for d in mine] == list(range(600))
+        assert np.array_equal([d.tensor.array for d in mine], wanted[:, chain])
 
 
 def test_a_broker_that_goes_away(installed):
