@@ -29,6 +29,7 @@ NAMES = (
     "sink",
     "recovery",
     "throughput",
+    "encoders",
     "soak",
 )
 """In the order in which they run."""

@@ -16,7 +16,7 @@ class Commands(click.Group):
     """Commands that are imported when they are called, and errors in one line with their exit code."""
 
     names = (
-        *("run", "config", "validate", "topics", "produce", "tap", "explain", "top", "dlq", "snapshot"),
+        *("run", "encode", "config", "validate", "topics", "produce", "tap", "explain", "top", "dlq", "snapshot"),
         *("reconfigure", "replay", "report", "verify", "plan", "demo"),
     )
 

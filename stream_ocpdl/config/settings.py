@@ -112,6 +112,28 @@ class DrawSettings(Section):
     tuning: Treatment = _field(Draws, "tuning", "One of a sampler that was still tuning itself.")
 
 
+class LearnerSettings(Section):
+    """What a learner does, and what it leaves to encoders."""
+
+    codes: bool = _field(Plan, "codes", "Whether it publishes a code for every tensor; off where encoders do.")
+
+
+class EncoderSettings(Section):
+    """How encoders work: processes that code with the dictionaries of the model, and learn nothing."""
+
+    input: str | None = Field(
+        None,
+        min_length=1,
+        description="Another topic to code, of tensors like the model's; codes go to MODEL.TOPIC.codes then.",
+    )
+    batch: int = Field(256, ge=1, description="Tensors that are coded at once, at most.")
+    transaction_s: float = Field(
+        10.0,
+        ge=1,
+        description="Seconds after which the broker ends what a killed encoder left open; its partitions wait for it.",
+    )
+
+
 class PaceSettings(Section):
     """How often what is written."""
 
@@ -195,6 +217,8 @@ class Settings(Section):
     standby: Literal["warm", "cold"] = Field(
         "warm", description="Whether a replica without a shard follows the journals, to take over at once."
     )
+    learner: LearnerSettings = Field(default_factory=LearnerSettings, description="What is left to encoders.")
+    encoders: EncoderSettings = Field(default_factory=EncoderSettings, description="How encoders work.")
     kafka: Kafka = Field(default_factory=Kafka, description="How the clients reach the broker.")
     log: Log = Field(default_factory=Log, description="What is said on standard error.")
     http: Http = Field(default_factory=Http, description="Where the endpoints are.")
@@ -223,11 +247,20 @@ class Settings(Section):
             on_lost_input=self.on_lost_input,
             shards=self.shards,
             layout=layout,
+            codes=self.learner.codes,
         )
 
     def topics(self) -> Topics:
         """Where it reads and writes."""
         return Topics.of(self.model, self.topic, self.shards)
+
+    def coded(self) -> Topics:
+        """Where encoders read and write; of another topic than the model's the codes are others, too."""
+        topics, other = self.topics(), self.encoders.input
+        if other is None or other == self.topic:
+            return topics
+        name = f"{self.model}.{other}"
+        return replace(topics, input=other, codes=f"{name}.codes", dead_letters=f"{name}.dead-letters")
 
     def rhythm(self) -> Pace:
         """How often what is written."""

@@ -160,10 +160,7 @@ class Shard:
                 self.changes[step.judged.change] += 1
         for i, active in enumerate(step.radius_active):
             self.held_back[i] += active
-        for output in reversed(outcome.outputs):
-            if output.stream == "codes":
-                self.newest = output.timestamp
-                break
+        self.newest = max(outcome.newest, 0)
         if step.t % self.plan.digest_every == 0:
             self._examine(pipeline)
 

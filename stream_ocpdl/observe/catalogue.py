@@ -439,6 +439,33 @@ PROCESS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 
 ROLES = ("starting", "standby", "writer")
 
+ENCODERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    ("ocpdl_encoder_role", "gauge", "1 for what this encoder is: starting, standby, or encoder.", ("model", "role")),
+    ("ocpdl_encoder_tensors", "counter", "Tensors coded since the process began.", ("model",)),
+    ("ocpdl_encoder_refused", "counter", "Records refused since the process began, by error.", ("model", "error")),
+    (
+        "ocpdl_encoder_dictionary_step",
+        "gauge",
+        "t of the dictionary that is in use. Far behind `ocpdl_step`: see `snapshot_every`.",
+        ("model", "shard"),
+    ),
+    ("ocpdl_encoder_dictionary_epoch", "gauge", "Its epoch.", ("model", "shard")),
+    ("ocpdl_encoder_dictionaries", "counter", "Dictionaries that came into use.", ("model", "shard")),
+    ("ocpdl_encoder_batch_seconds", "histogram", "How long the records of one poll took to be coded.", ("model",)),
+    ("ocpdl_encoder_commit_seconds", "histogram", "How long a transaction took; the next batches go on.", ("model",)),
+    ("ocpdl_encoder_partitions", "gauge", "Partitions that the group has given to this encoder.", ("model",)),
+    (
+        "ocpdl_encoder_waiting_partitions",
+        "gauge",
+        "Those of them that are not read: there is no dictionary yet, or somebody died in the middle of a transaction,"
+        " and it is not known where the group stands. For longer than `encoders.transaction_s` and a minute: look.",
+        ("model",),
+    ),
+    ("ocpdl_encoder_lag_records", "gauge", "Records that are not coded yet.", ("model", "partition")),
+    ("ocpdl_encoder_rebalances", "counter", "How often the group has shared out the partitions anew.", ("model",)),
+)
+"""Metrics of an encoder."""
+
 
 def reference() -> str:
     """The tables of docs/metrics.md."""
@@ -448,6 +475,8 @@ def reference() -> str:
         lines += [_row(e.name, e.kind, e.help, ("model", "shard", *e.labels)) for e in entries] + [""]
     lines += ["## The process", "", "| metric | kind | labels | how to read it |", "|---|---|---|---|"]
     lines += [_row(*one) for one in PROCESS]
+    lines += ["", "## Encoders", "", "| metric | kind | labels | how to read it |", "|---|---|---|---|"]
+    lines += [_row(*one) for one in ENCODERS]
     return "\n".join(lines) + "\n"
 
 

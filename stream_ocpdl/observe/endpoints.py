@@ -10,7 +10,7 @@
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -26,10 +26,40 @@ from stream_ocpdl.page.routes import routes
 Handler = Callable[[Request], Response | Awaitable[Response]]
 
 
+class Observed(Protocol):
+    """What probes ask."""
+
+    @property
+    def role(self) -> str:
+        """What the process is at the moment."""
+        ...
+
+    def stuck(self, limit: float) -> list[str]:
+        """The loops that did not go round for so many seconds."""
+        ...
+
+    def unready(self) -> list[str]:
+        """Why it is not ready; nothing if it is."""
+        ...
+
+
 def application(
     board: Board, registry: CollectorRegistry, build: Mapping[str, str], config: str, stuck_after: float
 ) -> Starlette:
-    """All endpoints. Plain functions are called in threads, so that none holds up another.
+    """All endpoints of a learner."""
+    own = endpoints_of(board, lambda: status_of(board), registry, build, config, stuck_after)
+    return Starlette(routes=[*own, *routes(board)])
+
+
+def endpoints_of(
+    board: Observed,
+    told: Callable[[], dict[str, Any]],
+    registry: CollectorRegistry,
+    build: Mapping[str, str],
+    config: str,
+    stuck_after: float,
+) -> list[Route]:
+    """All but the page. Plain functions are called in threads, so that none holds up another.
 
     What probes ask for takes no time and no thread: a process is not to be ended because many look at its page.
     """
@@ -51,7 +81,7 @@ def application(
         return PlainTextResponse(config, media_type="application/yaml")
 
     def status(_: Request) -> Response:
-        return JSONResponse(status_of(board))
+        return JSONResponse(told())
 
     handlers: dict[str, Handler] = {
         "/metrics": metrics,
@@ -61,8 +91,7 @@ def application(
         "/config": shown,
         "/api/status": status,
     }
-    own = [Route(path, handler, methods=["GET"]) for path, handler in handlers.items()]
-    return Starlette(routes=[*own, *routes(board)])
+    return [Route(path, handler, methods=["GET"]) for path, handler in handlers.items()]
 
 
 def verdict(name: str, reasons: list[str], **more: Any) -> Response:

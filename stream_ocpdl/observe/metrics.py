@@ -1,6 +1,6 @@
 """A scrape: the catalogue, read off the board. Metrics cost what scrapes cost, and nothing in between."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -15,6 +15,24 @@ from prometheus_client.registry import Collector
 
 from stream_ocpdl.observe.board import BUCKETS, Board, Durations
 from stream_ocpdl.observe.catalogue import CATALOGUE, PROCESS, ROLES, Seen
+
+
+class FromFamilies(Collector):
+    """Asks for families when it is scraped."""
+
+    def __init__(self, families: Callable[[], Iterable[Metric]], build: Mapping[str, str]) -> None:
+        self._families, self._build = families, dict(build)
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: it need not be scraped in order to be registered."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family, and the release."""
+        yield from self._families()
+        build = family_of(*PROCESS[-1])
+        build.add_metric([], self._build)
+        yield build
 
 
 class FromBoard(Collector):
@@ -74,9 +92,14 @@ def add(family: Any, labels: list[str], value: Any) -> None:
 
 
 def registry_of(board: Board, build: Mapping[str, str]) -> CollectorRegistry:
+    """The registry of a learner."""
+    return registry_with(FromBoard(board, build))
+
+
+def registry_with(collector: Collector) -> CollectorRegistry:
     """A registry of our own: nothing of it exists before a service does."""
     registry = CollectorRegistry()
     for kind in (ProcessCollector, PlatformCollector, GCCollector):
         kind(registry=registry)
-    registry.register(FromBoard(board, build))
+    registry.register(collector)
     return registry

@@ -3,20 +3,25 @@
 import threading
 from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from stream_ocpdl.errors import BrokerError
-from stream_ocpdl.observe.board import Board
 
 EVERY = 10.0
 """Seconds between two looks."""
+
+
+class Told(Protocol):
+    """Who is told."""
+
+    missing: Sequence[str]
 
 
 class Presence:
     """Looks in a thread of its own, and tells the board. A broker that does not answer says nothing of its topics."""
 
     def __init__(
-        self, board: Board, wanted: Sequence[str], there: Callable[[], Collection[str]], every: float = EVERY
+        self, board: Told, wanted: Sequence[str], there: Callable[[], Collection[str]], every: float = EVERY
     ) -> None:
         self._board, self._wanted, self._there, self._every = board, wanted, there, every
         self._over = threading.Event()

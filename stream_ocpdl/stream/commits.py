@@ -4,24 +4,26 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from stream_ocpdl.errors import LineageError
 from stream_ocpdl.stream.messages import Output
 from stream_ocpdl.stream.ports import Outbox
 
+T = TypeVar("T")
+
 Aside: TypeAlias = Callable[[Callable[[], int]], Future[int]]
 """Makes a call somewhere else."""
 
 
-def aside(call: Callable[[], int]) -> Future[int]:
+def aside(call: Callable[[], T]) -> Future[T]:
     """Make a call in a thread of its own; one that hangs holds up nobody's end."""
-    future: Future[int] = Future()
+    future: Future[T] = Future()
     threading.Thread(target=_make, args=(call, future), name="commit", daemon=True).start()
     return future
 
 
-def _make(call: Callable[[], int], future: Future[int]) -> None:
+def _make(call: Callable[[], T], future: Future[T]) -> None:
     """Make a call. An error keeps its frames, and those must not keep the error: else the client would live on."""
     try:
         future.set_result(call())

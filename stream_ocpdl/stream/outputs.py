@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 from itertools import repeat
+from math import isfinite
 
 from stream_ocpdl.ocpdl.diagnostics import assumption_card
-from stream_ocpdl.ocpdl.results import Step
+from stream_ocpdl.ocpdl.results import Coding, Step
 from stream_ocpdl.stream.intake import KEY
 from stream_ocpdl.stream.messages import (
     Code,
@@ -33,10 +34,24 @@ def codes(plan: Plan, step: Step, rows: Iterable[Record], epoch: int = 0) -> Ite
     change = step.judged.change if step.judged else None
     for record, h, loss, residual, places in zip(*columns, strict=False):
         code = Code(dictionary, step.t, record.position, loss, h, residual, places, change)
-        headers = (*common, ("ce_id", _place(record).encode()))
-        if record.headers:
-            headers += _carried(record.headers)
-        yield Output("codes", record.key, code.to_bytes(), headers, max(record.timestamp, 0))
+        yield _code(common, record, code)
+
+
+def codes_of(
+    plan: Plan, dictionary: Version, rows: Iterable[Record], coding: Coding, residuals: Iterable[float]
+) -> Iterable[Output]:
+    """Codes of tensors that nobody learned here; each row is given by its record, or the one of its last piece."""
+    common, t = _event(plan, "code", "")[:-1], max(dictionary.t, 1)
+    for record, h, loss, residual in zip(rows, coding.H, coding.losses.tolist(), residuals, strict=True):
+        yield _code(common, record, Code(dictionary, t, record.position, loss, h, residual))
+
+
+def _code(common: Headers, record: Record, code: Code) -> Output:
+    """A code as a record, with what it has of the tensor's."""
+    headers = (*common, ("ce_id", _place(record).encode()))
+    if record.headers:
+        headers += _carried(record.headers)
+    return Output("codes", record.key, code.to_bytes(), headers, max(record.timestamp, 0))
 
 
 def judgements(step: Step) -> tuple[Iterable[float | None], Iterable[tuple[float, float] | None]]:
@@ -74,6 +89,8 @@ def snapshot(plan: Plan, progress: Progress, weight: float, identity: str) -> Ou
         input=identity,
         positions=progress.resume,
         layout=None if plan.layout is None else plan.layout.on(state.factors),
+        penalties=(problem.sparsity, problem.ridge),
+        code_bound=bound if isfinite(bound := problem.sets(state.scale or 1.0).h_max) else None,
     )
     return Output("snapshots", b"%d" % version.shard, found.to_bytes(), _event(plan, "snapshot", str(version)))
 

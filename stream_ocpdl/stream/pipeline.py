@@ -67,6 +67,8 @@ class Outcome:
     """‖X‖² of each row."""
     begun: str | None = None
     """Why a new epoch began before the step."""
+    newest: int = -1
+    """The timestamp of the last row, in milliseconds since 1970; −1 if it has none."""
 
 
 class Spent(NumericError):
@@ -183,7 +185,8 @@ class Pipeline:
         drawn = origins if any(origins) else ()
         energies = None if batch is None else batch.energies
         outputs = (*self._results(cut, step), *journal)
-        return Outcome(outputs, step, kinds, tuple(letters), positions, drawn, energies, begun)
+        newest = cut.rows[-1].parts[-1].timestamp if cut.rows else -1
+        return Outcome(outputs, step, kinds, tuple(letters), positions, drawn, energies, begun, newest)
 
     def _begun(self, origins: Sequence[Origin | None]) -> str | None:
         """Why these rows begin another product of chains, if minibatches are draws of one."""
@@ -294,7 +297,8 @@ class Pipeline:
             yield dead_letter(self.plan, refusal.record, refusal.error, refusal.reason)
         if step is None:
             return
-        yield from codes(self.plan, step, [item.parts[-1] for item in cut.rows], self.progress.epoch)
+        if self.plan.codes:
+            yield from codes(self.plan, step, [item.parts[-1] for item in cut.rows], self.progress.epoch)
         if shown(self.plan, step.t):
             yield snapshot(self.plan, self.progress, step.weight, self.identity)
 

@@ -43,6 +43,8 @@ class Plan:
     shards: int = 1
     layout: Layout | None = None
     """How tensors become those of the problem, if they are not learned just as they come."""
+    codes: bool = True
+    """Whether the learner publishes a code for every tensor; encoders may do so in its place."""
 
     def __post_init__(self) -> None:
         if self.layout is not None and self.layout.grouped != self.problem.shape:

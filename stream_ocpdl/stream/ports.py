@@ -1,7 +1,7 @@
 """What the service needs of the world, as small protocols. `kafka` and `topics` have the real ones, the tests fakes."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from stream_ocpdl.stream.messages import Output, Record
 
@@ -64,6 +64,47 @@ class Source(Protocol):
 
     def poll(self, limit: int, timeout: float, hungry: Collection[int]) -> list[Record]:
         """Up to so many records of the hungry partitions, or what came until the timeout; each partition in order."""
+        ...
+
+
+class Stand(NamedTuple):
+    """Where a group stands in a partition."""
+
+    offset: int
+    """Where reading goes on."""
+    reached: int
+    """Below this all is done; what lies between the two is read again for the sake of pieces that wait."""
+
+
+class Partitions(Protocol):
+    """The partitions of a topic that a member of a group has; they come and go."""
+
+    def add(self, starts: Mapping[int, int]) -> None:
+        """Read these, too, from these offsets on."""
+        ...
+
+    def drop(self, partition: int) -> None:
+        """Read it no more."""
+        ...
+
+    def poll(self, limit: int, timeout: float) -> list[Record]:
+        """Up to so many records, or what came until the timeout; each partition in order."""
+        ...
+
+    def close(self) -> None:
+        """Leave."""
+        ...
+
+
+class Codebox(Protocol):
+    """The way out of an encoder: outputs and stands, or nothing."""
+
+    def open(self) -> None:
+        """Make ready."""
+        ...
+
+    def commit(self, outputs: Sequence[Output], stands: Mapping[int, Stand]) -> int:
+        """Write both in one transaction."""
         ...
 
 

@@ -29,6 +29,9 @@ class Term:
     idle: threading.Event = field(default_factory=threading.Event)
     """Set for as long as nobody works in this term."""
 
+    name: str = ""
+    """What it is of, for people; without one the shard."""
+
     _shown: bytes = b""
 
     def __post_init__(self) -> None:
@@ -45,7 +48,7 @@ class Term:
     def check(self) -> None:
         """Raise if it is over."""
         if self.lost:
-            raise Fenced(f"shard {self.shard} is no longer ours")
+            raise Fenced(f"{self.name or f'shard {self.shard}'} is no longer ours")
 
     def ending(self) -> bool:
         """Whether to come to an end in order."""
@@ -60,6 +63,35 @@ class Term:
         self.check()
         self._shown = self.token
         return self._shown
+
+
+class Ours:
+    """Terms that end in one way out: a transaction with something of each needs all of them."""
+
+    def __init__(self) -> None:
+        self.terms: dict[int, Term] = {}
+
+    def take(self, number: int, term: Term) -> None:
+        """Work in a term."""
+        term.idle.clear()
+        self.terms[number] = term
+
+    def let_go(self, number: int) -> None:
+        """Work in it no more."""
+        self.terms.pop(number).idle.set()
+
+    def check(self) -> None:
+        """Raise if one is over."""
+        for term in list(self.terms.values()):
+            term.check()
+
+    def show(self, refused: bool = False) -> bytes:
+        """The token of all of them; one that ends in order may have an old one."""
+        terms = sorted(self.terms.values(), key=lambda term: term.finishing)
+        if not terms:
+            raise Fenced("nothing is ours any more")
+        self.check()
+        return terms[0].show(refused)
 
 
 def await_end(terms: Iterable[Term], seconds: float) -> None:

@@ -17,13 +17,14 @@ from stream_ocpdl.stream.kafka import (
     KafkaSource,
     Row,
     Transactions,
+    consumed_to,
     follow,
     read_committed,
     watermarks,
 )
 from stream_ocpdl.stream.messages import CHUNK, Chunk, Manifest, Output, Payload, Place, split
-from stream_ocpdl.stream.ports import CrashPoint, no_crash
-from stream_ocpdl.stream.tenure import Term
+from stream_ocpdl.stream.ports import CrashPoint, Stand, no_crash
+from stream_ocpdl.stream.tenure import Ours, Term
 
 log = logging.getLogger("stream_ocpdl.topics")
 
@@ -128,26 +129,63 @@ class TopicOutbox:
 
         def records() -> Iterator[Row]:
             for output in outputs:
-                yield from self._rows(output)
+                yield from rows_of(self._topics, output, self._shard)
 
         def consumed(refused: bool) -> tuple[list[Any], Any]:
             return self._source.positions(positions, self._term.show(refused) if self._term else None)
 
         return self._transactions.write(records, consumed, self._at)
 
-    def _rows(self, output: Output) -> Iterator[Row]:
-        """An output as records: several where it is too large for one. The journal is a chain, and stays whole."""
-        topic, key = self._topics.named(output.stream), output.key
-        if output.stream == "journal":
-            yield Row(topic, self._shard, key, output.value, output.headers)
-        elif len(output.value) <= CHUNK:
-            yield Row(topic, -1, key, output.value, output.headers, _not_later_than_now(output.timestamp))
-        else:
-            when, compacted = _not_later_than_now(output.timestamp), output.stream == "snapshots"
-            for chunk in split(output.value, hashlib.sha256(output.value).hexdigest()):
-                piece = b"%b:%d" % (key or b"", chunk.index) if compacted else key
-                partition = -1 if key and not compacted else 0  # all pieces to one partition
-                yield Row(topic, partition, piece, chunk.to_bytes(), output.headers, when)
+
+class TopicCodebox:
+    """Codes, dead letters and stands of an encoder, in one transaction.
+
+    No two encoders have the same id: who writes is told by the group, in whose name the stands are. One that the group
+    has given up is refused; and while one has stands in an open transaction, nobody else learns where the group stands.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        topics: Topics,
+        name: str,
+        ours: Ours,
+        timeout_s: float = 10.0,
+        at: CrashPoint = no_crash,
+    ) -> None:
+        self._topics, self._ours, self._at = topics, ours, at
+        self._transactions = Transactions(connection, name, int(1000 * timeout_s), ours.check)
+
+    def open(self) -> None:
+        """Make ready."""
+        self._transactions.open()
+
+    def commit(self, outputs: Sequence[Output], stands: Mapping[int, Stand]) -> int:
+        """Write everything or nothing."""
+
+        def records() -> Iterator[Row]:
+            for output in outputs:
+                yield from rows_of(self._topics, output)
+
+        def consumed(refused: bool) -> tuple[list[Any], Any]:
+            return consumed_to(self._topics.input, stands), self._ours.show(refused)
+
+        return self._transactions.write(records, consumed, self._at)
+
+
+def rows_of(topics: Topics, output: Output, shard: int = 0) -> Iterator[Row]:
+    """An output as records: several where it is too large for one. The journal is a chain, and stays whole."""
+    topic, key = topics.named(output.stream), output.key
+    if output.stream == "journal":
+        yield Row(topic, shard, key, output.value, output.headers)
+    elif len(output.value) <= CHUNK:
+        yield Row(topic, -1, key, output.value, output.headers, _not_later_than_now(output.timestamp))
+    else:
+        when, compacted = _not_later_than_now(output.timestamp), output.stream == "snapshots"
+        for chunk in split(output.value, hashlib.sha256(output.value).hexdigest()):
+            piece = b"%b:%d" % (key or b"", chunk.index) if compacted else key
+            partition = -1 if key and not compacted else 0  # all pieces to one partition
+            yield Row(topic, partition, piece, chunk.to_bytes(), output.headers, when)
 
 
 def nothing() -> None:

@@ -28,6 +28,7 @@ from stream_ocpdl.stream.kafka.admin import (
 from stream_ocpdl.stream.kafka.connection import LARGEST, Connection, check_options, reach
 from stream_ocpdl.stream.kafka.election import Election
 from stream_ocpdl.stream.kafka.embedded import Embedded, called_embedded
+from stream_ocpdl.stream.kafka.partitions import KafkaPartitions, consumed_to, newest_starts, stands
 from stream_ocpdl.stream.kafka.reading import (
     KafkaSource,
     Tail,
@@ -47,6 +48,7 @@ __all__ = [
     "Described",
     "Election",
     "Embedded",
+    "KafkaPartitions",
     "KafkaSource",
     "Row",
     "Tail",
@@ -57,10 +59,12 @@ __all__ = [
     "called_embedded",
     "check_options",
     "committed",
+    "consumed_to",
     "create_topics",
     "delete_topics",
     "describe",
     "follow",
+    "newest_starts",
     "offsets_at",
     "partitions_of",
     "partitions_of_topic",
@@ -70,6 +74,7 @@ __all__ = [
     "read_windows",
     "record_of",
     "stable_ends",
+    "stands",
     "topic_id",
     "topic_names",
     "watermarks",

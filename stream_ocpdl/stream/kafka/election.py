@@ -41,8 +41,11 @@ REFUSED = (
 class Election:
     """Membership in the group of a model. To be polled by one thread, all the time."""
 
-    def __init__(self, connection: Connection, topic: str, group: str, budget: float = BUDGET) -> None:
-        self._topic, self._budget, self._patience = topic, budget, connection.patience
+    def __init__(
+        self, connection: Connection, topic: str, group: str, budget: float = BUDGET, what: str = "shard"
+    ) -> None:
+        """`what` is the word for what a partition of this topic stands for."""
+        self._topic, self._budget, self._patience, self._what = topic, budget, connection.patience, what
         self.terms: dict[int, Term] = {}
         self.rebalances = 0
         self._token, self._member = b"", False
@@ -96,7 +99,7 @@ class Election:
             consumer.pause(places)
         self._renew()
         for place in places:
-            self.terms[place.partition] = Term(place.partition, self._token)
+            self.terms[place.partition] = Term(place.partition, self._token, name=f"{self._what} {place.partition}")
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._renew()  # the generation has changed already, and the last commits need it
@@ -107,7 +110,7 @@ class Election:
         self._end(ending, consumer, partitions)
 
     def _lose(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        log.warning("the group has missed us, and has given our shards away")
+        log.warning("the group has missed us, and has given our %ss away", self._what)
         self._end(self._without(partitions), consumer, partitions)
 
     def _without(self, partitions: list[TopicPartition]) -> list[Term]:
@@ -116,7 +119,7 @@ class Election:
     def _end(self, terms: list[Term], consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for term in terms:
             if not term.idle.is_set() and term.finishing:
-                log.warning("shard %d was not finished in %g s, and is given up", term.shard, self._budget)
+                log.warning("%s was not finished in %g s, and is given up", term.name, self._budget)
             term.lose()
         consumer.incremental_unassign(partitions)
 

@@ -169,7 +169,7 @@ class Transactions:
         consumed: Callable[[bool], tuple[list[TopicPartition], Any]] | None = None,
         at: CrashPoint = no_crash,
     ) -> int:
-        """One transaction of records and consumed offsets; the offset of the last record.
+        """One transaction of records and consumed offsets; the offset of the last record, −1 without any.
 
         Written again from the start, with the same bytes, for as long as it is aborted and there is patience; the
         offsets are asked for each time, for they come with who we are in the group, and whether that was refused.
@@ -215,9 +215,11 @@ class Transactions:
         self._check()
         at("before-produce")
         self._insist(self._producer.begin_transaction, deadline)
+        wrote = False
         for row, following in pairwise(chain(records(), [None])):
             if row is not None:
                 self._produce(row, report if following is None else None, deadline)
+                wrote = True
         at("after-produce")
         if consumed is not None:
             offsets, group = consumed()
@@ -225,11 +227,11 @@ class Transactions:
         at("before-commit")
         self._insist(partial(self._producer.commit_transaction, self._timeout), deadline)
         at("after-commit")
-        while not last:
+        while wrote and not last:
             self._producer.poll(0.01)
             if time.monotonic() > deadline:
                 raise BrokerError(f"{self.id}: no report of a record that was committed")
-        return last[0]
+        return last[0] if wrote else -1
 
     def _produce(self, row: Row, report: Any, deadline: float) -> None:
         topic, partition, key, value, headers, timestamp = row

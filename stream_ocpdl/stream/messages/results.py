@@ -98,6 +98,10 @@ class Snapshot:
     software: str = SOFTWARE
     layout: Layout | None = None
     """How tensors became those of the problem, with the factors in force; none if they are learned as they come."""
+    penalties: tuple[float, float] | None = None
+    """λ and λ₂ of the loss that the next codes minimise; earlier releases did not say."""
+    code_bound: float | None = None
+    """The largest code; none if there is no limit, or if the penalties are not known."""
 
     @property
     def step(self) -> int:
@@ -141,6 +145,8 @@ class Snapshot:
         }
         header |= {"axes": self.axes} if self.axes is not None else {}
         header |= {"layout": written_layout(self.layout)} if self.layout is not None else {}
+        header |= dict(zip(("sparsity", "ridge"), self.penalties, strict=True)) if self.penalties is not None else {}
+        header |= {"code_bound": self.code_bound} if self.code_bound is not None else {}
         return frame(header, *(np.ascontiguousarray(U, F8).data.cast("B") for U in self.loadings))
 
     @classmethod
@@ -168,6 +174,7 @@ class Snapshot:
             fields.positions("positions"),
             fields.text("software"),
             layout,
+            *_coding(fields),
         )
 
 
@@ -176,6 +183,14 @@ def _loadings(shape: Sequence[int], rank: int, payload: memoryview) -> list[Arra
         raise DecodeError(f"shape {list(shape)} of rank {rank} does not fit a payload of {len(payload)} bytes")
     whole = np.frombuffer(payload, F8).reshape(-1, rank)
     return np.split(whole, np.cumsum(shape)[:-1])
+
+
+def _coding(fields: Fields) -> tuple[tuple[float, float] | None, float | None]:
+    """The penalties, which go together, and the largest code."""
+    bound = fields.optional("code_bound", fields.number)
+    if "sparsity" not in fields.header and "ridge" not in fields.header:
+        return None, bound
+    return (fields.number("sparsity"), fields.number("ridge")), bound
 
 
 def _card(fields: Fields) -> tuple[Assumption, ...]:

@@ -1,0 +1,226 @@
+"""`stream-ocpdl encode`: one of a fleet that codes."""
+
+import logging
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+from starlette.applications import Starlette
+
+from stream_ocpdl.cli.options import topics_create, with_settings
+from stream_ocpdl.cli.run import SILENT, Stop, abandon, crasher, report, said_after
+from stream_ocpdl.config.loading import Loaded, load, show
+from stream_ocpdl.config.settings import Settings
+from stream_ocpdl.config.validation import semantics
+from stream_ocpdl.errors import ConfigError, OcpdlError
+from stream_ocpdl.fingerprint import build
+from stream_ocpdl.logs import natural, written
+from stream_ocpdl.machine import processors
+from stream_ocpdl.observe.endpoints import endpoints_of
+from stream_ocpdl.observe.fleet import EncoderBoard, WatchedCodebox
+from stream_ocpdl.observe.metrics import FromFamilies, registry_with
+from stream_ocpdl.observe.presence import Presence
+from stream_ocpdl.observe.server import Server
+from stream_ocpdl.ocpdl.learner import warm_up
+from stream_ocpdl.ocpdl.workers import Workers
+from stream_ocpdl.stream.dictionaries import Dictionary
+from stream_ocpdl.stream.encoders import EncoderPace, EncoderPorts, Encoding
+from stream_ocpdl.stream.kafka import (
+    Connection,
+    Election,
+    KafkaPartitions,
+    partitions_of_topic,
+    reach,
+    stands,
+    topic_names,
+    watermarks,
+)
+from stream_ocpdl.stream.member import Member
+from stream_ocpdl.stream.newest import Newest, followed
+from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.ports import CrashPoint, Said, Stand, no_crash
+from stream_ocpdl.stream.preflight import Scripts, prepare
+from stream_ocpdl.stream.service import Pace, aside
+from stream_ocpdl.stream.starting import Start
+from stream_ocpdl.stream.tenure import Ours
+from stream_ocpdl.stream.topics import TopicCodebox
+
+log = logging.getLogger("stream_ocpdl")
+
+
+@click.command()
+@with_settings
+@click.option("--crash-at", hidden=True, help="NAME:N, kill this process at the N-th visit of a crash point.")
+def encode(config: Path | None, overrides: tuple[str, ...], crash_at: str | None) -> None:
+    """Code the tensors of a topic with the newest dictionary, exactly once, until SIGTERM.
+
+    Start as many as there are partitions, at most: they share them. The learner publishes no codes then (learner.codes:
+    off). Without a dictionary it waits for the first.
+
+    Example: stream-ocpdl encode --config service.yaml --set http.port=0
+    """
+    loaded = load(config, overrides)
+    settings = loaded.settings
+    plan, pace, connection = semantics(settings)
+    check(settings)
+    form = settings.log.format or natural()
+    with written(form, settings.log.level, settings.kafka.secrets(), model=settings.model):
+        try:
+            board = EncoderBoard(settings.model, settings.shards, settings.topics().snapshots)
+            with endpoints(loaded, board):
+                at = crasher(crash_at) if crash_at else no_crash
+                serve(settings, plan, pace, connection, topics_create(config), at, board)
+        except OcpdlError as error:
+            if form == "plain":
+                raise  # to be said as every command says it
+            for line in str(error).splitlines():
+                log.log(logging.CRITICAL if error.exit_code else logging.INFO, "%s", line)
+            sys.exit(error.exit_code)
+        except Exception:
+            if form == "plain":
+                raise
+            log.critical("a bug", exc_info=True)
+            sys.exit(OcpdlError.exit_code)
+
+
+def check(settings: Settings) -> None:
+    """Raise if the learner codes the same tensors."""
+    if settings.learner.codes and settings.coded() == settings.topics():
+        raise ConfigError(
+            "learner.codes is on: every code would be published twice; set learner.codes to off, and start the learner"
+            " with that, or encode another topic with encoders.input"
+        )
+
+
+@contextmanager
+def endpoints(loaded: Loaded, board: EncoderBoard) -> Iterator[None]:
+    """The endpoints, if they are wanted."""
+    http, built = loaded.settings.http, build()
+    if http.port is None:
+        yield
+        return
+    registry = registry_with(FromFamilies(board.families, built))
+    routes = endpoints_of(board, board.status, registry, built, show(loaded), http.stuck_after_s)
+    with Server(Starlette(routes=routes), http.host, http.port) as server:
+        board.address = server.address
+        yield
+
+
+def serve(
+    settings: Settings,
+    plan: Plan,
+    pace: Pace,
+    connection: Connection,
+    create: str,
+    at: CrashPoint,
+    board: EncoderBoard,
+) -> None:
+    """Wire an encoder to Kafka and let it run."""
+    connection = replace(connection, abandon=abandon)
+    topics = settings.coded()
+    board.starting = "waiting for the broker"
+    reach(connection)
+    board.starting = "checking the topics"
+    for warning in prepare(connection, topics, Scripts(settings.bootstrap_servers, create)):
+        log.warning("%s", warning, extra={"topic": warning.topic})
+    board.starting = "compiling the kernels"
+    with Workers(settings.threads or processors()) as workers:
+        with said_after(SILENT, "compiling the kernels, once on this machine: it takes a minute or two"):
+            warm_up(plan.problem, workers)
+        stop = Stop()
+        wanted = [topics.input, topics.codes, topics.snapshots, topics.dead_letters]
+        group = group_of(settings)
+        with (
+            Presence(board, wanted, topic_names(connection)),
+            Newest(plan, followed(connection, topics.snapshots, plan.shards), came(board)) as newest,
+            closing(Election(connection, topics.input, group, what="partition")) as election,
+        ):
+            board.newest, board.wrong, board.group, board.starting = newest, lambda: newest.wrong, election, None
+            if board.address is not None:
+                log.info("endpoints at %s", board.address)
+            if not newest():
+                log.info("waiting for the first dictionary on %s", topics.snapshots)
+            encoder = EncoderWork(settings, plan, pace, connection, workers, election, newest, board, at)
+            Member(election, encoder.run, stop, board.went_round).run()
+    report(Said(f"stopped, {board.tensors} tensors coded", tensors=board.tensors))
+
+
+def group_of(settings: Settings) -> str:
+    """The group of the encoders of a topic."""
+    other = settings.coded().input
+    return f"{settings.model}.encoders" if other == settings.topic else f"{settings.model}.{other}.encoders"
+
+
+def came(board: EncoderBoard) -> Callable[[Dictionary], None]:
+    """Note a dictionary, and say so if it is the first of its shard."""
+
+    def note(dictionary: Dictionary) -> None:
+        board.came(dictionary)
+        first = board.swaps[dictionary.version.shard] == 1
+        log.log(logging.INFO if first else logging.DEBUG, "coding with %s", dictionary.version)
+
+    return note
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderWork:
+    """An encoder's parts, wired to Kafka."""
+
+    settings: Settings
+    plan: Plan
+    pace: Pace
+    connection: Connection
+    workers: Workers
+    election: Election
+    newest: Newest
+    board: EncoderBoard
+    at: CrashPoint = no_crash
+
+    def run(self, stopping: Callable[[], bool]) -> None:
+        """Code until told to stop."""
+        settings, topics = self.settings, self.settings.coded()
+        ports = EncoderPorts(
+            terms=lambda: dict(self.election.terms),
+            stands=self._stands,
+            source=self._source,
+            outbox=self._outbox,
+            newest=self.newest,
+            aside=aside,
+            now=time.monotonic,
+            stopping=stopping,
+            report=report,
+            watch=self.board,
+        )
+        beat = EncoderPace(settings.encoders.batch, self.pace.commit_interval_ms, self.pace.poll_timeout_ms)
+        letters = topics.input != settings.topic  # else the learner writes them
+        Encoding(replace(self.plan, topic=topics.input), ports, letters, beat, self.workers).run()
+
+    def _source(self) -> KafkaPartitions:
+        found = KafkaPartitions(self.connection, self.settings.coded().input, group_of(self.settings))
+        self.board.statistics = lambda: found.statistics
+        return found
+
+    def _outbox(self, ours: Ours) -> WatchedCodebox:
+        settings = self.settings
+        name = f"{group_of(settings)}.{uuid.uuid4().hex}"
+        box = TopicCodebox(self.connection, settings.coded(), name, ours, settings.encoders.transaction_s, self.at)
+        return WatchedCodebox(box, self.board)
+
+    def _stands(self, partitions: Sequence[int]) -> dict[int, Stand]:
+        """Where the group stands: where it has committed, or where a new one begins."""
+        topic = self.settings.coded().input
+        everywhere = partitions_of_topic(self.connection, topic)
+        known = stands(self.connection, group_of(self.settings), topic, everywhere)
+        found = {p: known[p] for p in partitions if p in known}
+        if len(found) < len(partitions):  # one that was added since is read from its beginning
+            begin = Start.read("earliest" if known else self.settings.start).positions(self.connection, topic)
+            found |= {p: Stand(begin[p], begin[p]) for p in partitions if p not in found}
+        if self.settings.on_lost_input == "resume":
+            for p, (low, _) in watermarks(self.connection, topic, partitions).items():
+                found[p] = Stand(max(low, found[p].offset), max(low, found[p].reached))
+        return found

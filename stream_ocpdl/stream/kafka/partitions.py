@@ -1,0 +1,140 @@
+"""Partitions that come and go, and where their group stands.
+
+Who has which partition, `election` knows; here they are read, by another consumer, and nothing of the group is touched.
+Where the group stands comes with a note of how far all is done, in the metadata that Kafka keeps with an offset. Kafka
+tells it to nobody while a transaction with stands is open: that is the fence against a member that has died in between.
+"""
+
+import time
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import cast
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from stream_ocpdl.errors import BrokerError, OcpdlError
+from stream_ocpdl.stream.kafka.admin import partitions_of
+from stream_ocpdl.stream.kafka.connection import Connection
+from stream_ocpdl.stream.kafka.reading import STATISTICS_MS, raise_on_read, record_of
+from stream_ocpdl.stream.kafka.windows import read_windows, stable_ends
+from stream_ocpdl.stream.messages import Record
+from stream_ocpdl.stream.ports import Stand
+
+LOOKED = 64
+"""Records at the end of a topic that are looked at first; each time eight times as many."""
+
+
+def consumed_to(topic: str, stands: Mapping[int, Stand]) -> list[TopicPartition]:
+    """Stands as a transaction takes them."""
+    return [TopicPartition(topic, p, stand.offset, note_of(stand)) for p, stand in stands.items()]
+
+
+def note_of(stand: Stand) -> str:
+    """What is noted with an offset.
+
+    >>> note_of(Stand(5, 9)), note_of(Stand(5, 5))
+    ('9', '')
+    """
+    return "" if stand.reached == stand.offset else str(stand.reached)
+
+
+def stand_of(offset: int, note: str | None) -> Stand:
+    """The stand in an offset and its note; one that somebody else has set has none, or one that means nothing.
+
+    >>> stand_of(5, "9"), stand_of(5, None), stand_of(5, "3")
+    (Stand(offset=5, reached=9), Stand(offset=5, reached=5), Stand(offset=5, reached=5))
+    """
+    reached = int(note) if note and note.isascii() and note.isdecimal() and len(note) < 20 else offset
+    return Stand(offset, max(offset, reached))
+
+
+def stands(connection: Connection, group: str, topic: str, partitions: Sequence[int]) -> dict[int, Stand]:
+    """Where a group stands; partitions where it stands nowhere are left out. It waits for open transactions."""
+    deadline = time.monotonic() + connection.patience
+    wanted = [TopicPartition(topic, p) for p in partitions]
+    with closing(connection.consumer(**{"group.id": group})) as consumer:
+        while True:
+            try:
+                found = consumer.committed(wanted, timeout=5.0)
+            except KafkaException as error:  # it times out for as long as a transaction with stands is open
+                if time.monotonic() > deadline:
+                    raise BrokerError(f"group {group} does not answer: {error.args[0].str()}") from error
+            else:
+                return {one.partition: stand_of(one.offset, one.metadata) for one in found if one.offset >= 0}
+
+
+class KafkaPartitions:
+    """Partitions of a topic, read by assignment."""
+
+    def __init__(self, connection: Connection, topic: str, group: str) -> None:
+        self._topic = topic
+        self._counted: deque[str] = deque([""], maxlen=1)
+        counts = {"statistics.interval.ms": STATISTICS_MS, "stats_cb": self._counted.append}
+        self._consumer = connection.consumer(**{"group.id": group, **counts})
+        partitions_of(self._consumer, topic, connection.patience)
+        self._read: set[int] = set()
+        self._failed: OcpdlError | None = None
+
+    def add(self, starts: Mapping[int, int]) -> None:
+        """Read these, too."""
+        self._consumer.incremental_assign([TopicPartition(self._topic, p, offset) for p, offset in starts.items()])
+        self._read |= set(starts)
+
+    def drop(self, partition: int) -> None:
+        """Read it no more."""
+        if partition in self._read:
+            self._read.remove(partition)
+            self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+
+    def poll(self, limit: int, timeout: float) -> list[Record]:
+        """Records, or what came until the timeout."""
+        if self._failed is not None:
+            raise self._failed
+        records = []
+        for message in self._consumer.consume(limit, timeout):
+            error = message.error()
+            if error is None:
+                records.append(record_of(message))
+                continue
+            try:
+                raise_on_read(error, self._topic, cast(int, message.partition()))
+            except OcpdlError as failed:
+                self._failed = failed  # what came before it counts, and nothing that comes after
+                break
+        if not records and self._failed is not None:
+            raise self._failed
+        return records
+
+    @property
+    def statistics(self) -> str:
+        """What the client counts, in its own JSON."""
+        return self._counted[-1]
+
+    def close(self) -> None:
+        """Leave."""
+        self._consumer.close()
+
+
+def newest_starts(connection: Connection, topic: str, firsts: Collection[Collection[bytes]]) -> int:
+    """The offset in partition 0 from which on there is a newest message of each kind, told by the keys of its first
+    record; or the first of all, if one is missing.
+    """
+    low, high = stable_ends(connection, topic, [0])[0]
+    looked = LOOKED
+    while True:
+        begin = max(low, high - looked)
+        found = list(_last(connection, topic, (begin, high), firsts))
+        if begin == low or all(place is not None for place in found):
+            return min((place for place in found if place is not None), default=low)
+        looked *= 8
+
+
+def _last(
+    connection: Connection, topic: str, window: tuple[int, int], firsts: Collection[Collection[bytes]]
+) -> Iterator[int | None]:
+    places: dict[bytes, int] = {}
+    for _, record in read_windows(connection, topic, [{0: window}]):
+        places[record.key or b""] = record.position.offset
+    for keys in firsts:
+        yield max((places[key] for key in keys if key in places), default=None)
