@@ -24,12 +24,14 @@ NAMES = (
     "schedules",
     "drift",
     "theorem",
+    "staleness",
     "weather",
     "messages",
     "sink",
     "recovery",
     "throughput",
     "encoders",
+    "shards",
     "soak",
 )
 """In the order in which they run."""

@@ -4,10 +4,12 @@ Coding dominates: many atoms, one thread a process. The processes wait for their
 the clock runs from a tenth of the stream to its end. One and two processes take turns, over the same input.
 
 Dictionaries that change: one encoder in this process, under load, with a new dictionary every tenth of a second. The
-pause between two batches is compared with that of a run without changes: whatever else the machine does is in both.
+time from the end of one batch of 16 to that of the next is compared with a run without changes: whatever else the
+machine does is in both.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -29,7 +31,7 @@ from stream_ocpdl.stream.client import read_codes
 from stream_ocpdl.stream.encoding import Coded
 from stream_ocpdl.stream.kafka import Connection, Election, Writer, create_topics, delete_topics, produce, stands
 from stream_ocpdl.stream.member import Member
-from stream_ocpdl.stream.messages import Snapshot, Tensor, Version
+from stream_ocpdl.stream.messages import Record, Snapshot, Tensor, Version
 from stream_ocpdl.stream.newest import Newest, followed
 from stream_ocpdl.stream.preflight import Scripts, prepare
 from tests.broker.cluster import obtain
@@ -37,13 +39,22 @@ from tests.broker.cluster import obtain
 KEYS = ("what",)
 RATIOS: dict[str, str] = {"times": "higher"}
 
-SHAPE, RANK, PARTITIONS, TOPIC = (20, 20), 150, 8, "bench-encoders"
-COLUMNS = {"what": "", "tensors_a_second": ",.0f", "times": ".2f", "swaps": "", "p99_ms": ".1f", "longest_ms": ".1f"}
+SHAPE, RANK, PARTITIONS, TOPIC = (20, 20), 200, 8, "bench-encoders"
+COLUMNS = {
+    "what": "",
+    "tensors_a_second": ",.0f",
+    "cores": ".2f",
+    "times": ".2f",
+    "swaps": "",
+    "ready_ms": ".2f",
+    "p99_ms": ".1f",
+    "longest_ms": ".1f",
+}
 
 
 def run(options: Options = FULL) -> list[Row]:
     """Rows for one and two processes, and for a run with and without changes."""
-    count, turns = (3_000, 2) if options.quick else (8_000, 3)
+    count, turns = (10_000, 2) if options.quick else (30_000, 3)
     with obtain() as broker:
         print(f"Apache Kafka from {broker.origin}")
         connection = Connection(broker.bootstrap_servers)
@@ -51,15 +62,16 @@ def run(options: Options = FULL) -> list[Row]:
         random = np.random.default_rng(0)
         values = [Tensor(random.random(SHAPE)).to_bytes() for _ in range(256)]
         produce(connection, TOPIC, ((k % PARTITIONS, values[k % 256]) for k in range(count)))
-        rates: dict[int, list[float]] = {1: [], 2: []}
+        found: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
         for turn in range(turns):
             for processes in (1, 2):
-                rates[processes].append(fleet(connection, f"bench-{turn}-{processes}", processes, count))
-                print(f"{processes}: {rates[processes][-1]:,.0f} tensors a second", flush=True)
-        one, two = (float(np.median(rates[n])) for n in (1, 2))
+                found[processes].append(fleet(connection, f"bench-{turn}-{processes}", processes, count))
+                rate, cores = found[processes][-1]
+                print(f"{processes}: {rate:,.0f} tensors a second, on {cores:.2f} cores", flush=True)
+        (one, cores_of_one), (two, cores_of_two) = (np.median(found[n], axis=0).tolist() for n in (1, 2))
         rows: list[Row] = [
-            {"what": "one process", "tensors_a_second": one},
-            {"what": "two processes", "tensors_a_second": two, "times": two / one},
+            {"what": "one process", "tensors_a_second": one, "cores": cores_of_one},
+            {"what": "two processes", "tensors_a_second": two, "cores": cores_of_two, "times": two / one},
             swapping(connection, "bench-still", count, 0),
             swapping(connection, "bench-swap", count, 0.1),
         ]
@@ -68,7 +80,7 @@ def run(options: Options = FULL) -> list[Row]:
     return rows
 
 
-def made(connection: Connection, model: str) -> Settings:
+def made(connection: Connection, model: str, batch: int = 256) -> Settings:
     """A model of which nothing is learned, with its topics."""
     settings = Settings(
         model=model,
@@ -76,6 +88,7 @@ def made(connection: Connection, model: str) -> Settings:
         bootstrap_servers=connection.bootstrap_servers,
         problem={"shape": list(SHAPE), "rank": RANK},  # type: ignore[arg-type]
         learner={"codes": False},  # type: ignore[arg-type]
+        encoders={"batch": batch},  # type: ignore[arg-type]
         threads=1,
     )
     prepare(connection, settings.topics(), Scripts(""))
@@ -99,32 +112,53 @@ def done(connection: Connection, settings: Settings) -> int:
     return sum(stand.reached for stand in found.values())
 
 
-def fleet(connection: Connection, model: str, processes: int, count: int) -> float:
-    """Tensors a second of so many processes."""
+def fleet(connection: Connection, model: str, processes: int, count: int) -> tuple[float, float]:
+    """Tensors a second of so many processes, and how many cores they had: others may want them, too."""
     settings = made(connection, model)
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         path = Path(directory) / "service.json"
         settings.save(path)
         command = [sys.executable, "-m", "stream_ocpdl", "encode", "--config", str(path), "--set", "http.port=null"]
         logs = [Path(directory) / f"{k}.log" for k in range(processes)]
+        pids = []
         for log in logs:
             with log.open("wb") as file:
                 process = subprocess.Popen(command, stderr=file)  # noqa: S603
+            pids.append(process.pid)
             stack.callback(process.wait)
             stack.callback(process.kill)
         until(lambda: all("waiting for the first dictionary" in log.read_text() for log in logs))
         time.sleep(5.0)  # the group shares out the partitions
         publish(connection, model, 1)
         until(lambda: done(connection, settings) >= count / 10)
-        began, first = time.monotonic(), done(connection, settings)
+        first, began, used = done(connection, settings), time.monotonic(), cpu(pids)
         until(lambda: done(connection, settings) >= count)
-        return (count - first) / (time.monotonic() - began)
+        seconds = time.monotonic() - began
+        return (count - first) / seconds, (cpu(pids) - used) / seconds
+
+
+def cpu(pids: Sequence[int]) -> float:
+    """Seconds of processors that processes have used."""
+    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+    return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
 
 
 def until(holds: Callable[[], bool]) -> None:
     """Wait."""
     while not holds():
-        time.sleep(0.05)
+        time.sleep(0.2)
+
+
+class Timed(Newest):
+    """Notes what it takes to make a dictionary ready: for no longer could it hold up who codes."""
+
+    longest = 0.0
+
+    def take(self, record: Record) -> None:
+        """Do it, by the clock of this thread alone."""
+        began = time.thread_time()
+        super().take(record)
+        self.longest = max(self.longest, time.thread_time() - began)
 
 
 class Clocked(EncoderBoard):
@@ -149,7 +183,7 @@ class Clocked(EncoderBoard):
 
 def swapping(connection: Connection, model: str, count: int, every: float) -> Row:
     """One encoder under load; with changes every so many seconds, or none."""
-    settings = made(connection, model)
+    settings = made(connection, model, 16)
     plan, topics = settings.plan(), settings.coded()
     warm_up(plan.problem)
     publish(connection, model, 1)
@@ -168,7 +202,7 @@ def swapping(connection: Connection, model: str, count: int, every: float) -> Ro
 
     changing = threading.Thread(target=change, daemon=True)
     with (
-        Newest(plan, followed(connection, topics.snapshots, 1), came) as newest,
+        Timed(plan, followed(connection, topics.snapshots, 1), came) as newest,
         closing(Election(connection, TOPIC, group_of(settings))) as election,
     ):
         board.newest, board.group = newest, election
@@ -185,6 +219,7 @@ def swapping(connection: Connection, model: str, count: int, every: float) -> Ro
         "what": "dictionaries change" if every else "one dictionary",
         "tensors_a_second": count / (board.ends[-1] - board.ends[0]),
         "swaps": int(board.swaps[0]),
+        "ready_ms": 1000 * newest.longest,
         "p99_ms": float(np.quantile(pauses, 0.99)),
         "longest_ms": float(pauses.max()),
     }

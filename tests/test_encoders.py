@@ -402,16 +402,19 @@ def test_every_code_once_however_often_it_is_killed(seed, crashes, chunk):
 def test_partitions_come_and_go(seed, changes):
     """Taken back in order or lost, and given back later: each tensor has one code."""
     values, codes, letters = with_pieces(seed)
-    group, waiting = Group(values), dict.fromkeys(range(2))
+    group, taken = Group(values), {}
 
     def turned(turn):
+        for p, (when, term) in list(taken.items()):
+            if turn == when + 6:
+                assert term.idle.is_set()  # whoever had it has let it go
+                group.terms[p] = Term(p, b"token")
+                del taken[p]
         for when, p, lost in changes:
             if turn == when and p in group.terms:
-                waiting[p] = group.terms.pop(p)
-                waiting[p].lose() if lost else waiting[p].finish()
-            elif turn == when + 6 and p not in group.terms:
-                assert waiting[p].idle.is_set()  # whoever had it has let it go
-                group.terms[p] = Term(p, b"token")
+                term = group.terms.pop(p)
+                taken[p] = turn, term
+                term.lose() if lost else term.finish()
 
     encode(group, turned=turned, still=60)
     assert sorted(code.position for code in group.codes()) == codes

@@ -3,8 +3,8 @@
     1. A partition that the group gives to us, and whose shard has a dictionary: ask where the group stands in it, and
        read it from there. Asking may take long, if somebody died in the middle of a transaction: the others go on.
     2. Poll; code with the newest dictionaries, which are looked up for each batch; collect.
-    3. After the commit interval: codes, dead letters and stands in one transaction, written while the next batches are
-       coded.
+    3. After the commit interval, and once the transaction before is over: codes, dead letters and stands in one
+       transaction, written while the next batches are coded.
     4. A partition that the group takes back: commit what was collected, and let it go, within the group's budget. One
        that is lost: nothing that was not committed counts.
     5. Told to stop: commit what was collected, let everything go.
@@ -143,7 +143,8 @@ class Life:
                     self._part()
                     self._begin()
                     self._work()
-                    if ports.stopping() or ports.now() >= deadline or self._bytes >= MOST:
+                    due = ports.now() >= deadline and (self._pending is None or self._pending.done())
+                    if due or ports.stopping() or self._bytes >= MOST:
                         break
                 self._commit()  # 3
             self._commit()  # 5
