@@ -87,16 +87,16 @@ def plot(rows: list[Row], path: Path) -> None:
     figure = Figure(figsize=(9, 4), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
     for ax, weights in zip(axes, ("falling", "constant"), strict=True):
-        for radius in ("auto", "1.0", "None"):
+        for radius, colour in (("auto", "C0"), ("1.0", "C1"), ("None", "C2")):
             for first, style in ((0, "--"), (10, "-")):
                 mine = [r for r in rows if (r["radius"], r["weights"], r["first"]) == (radius, weights, first)]
-                if not mine:
-                    continue
-                label = f"radius {radius}, {'first 10 steps without delay' if first else 'delay from the start'}"
-                ax.plot([r["tau"] for r in mine], [r["loss"] for r in mine], style, marker="o", label=label)
-        ax.set(
-            xscale="symlog", xlabel="delay τ in steps", title=f"{weights} weights", xticks=DELAYS, xticklabels=DELAYS
-        )
+                if mine:
+                    label = f"c′ {radius}, {'first 10 steps without delay' if first else 'delay from the start'}"
+                    ax.plot(
+                        [r["tau"] for r in mine], [r["loss"] for r in mine], colour + style, marker="o", label=label
+                    )
+        ax.set(xlabel="delay τ in steps", title=f"{weights} weights", xscale="symlog")
+        ax.set(xticks=DELAYS, xticklabels=DELAYS, xlim=(-0.2, 80))
     axes[0].set_ylabel("held-out loss, relative to τ = 0")
-    axes[1].legend(fontsize=7)
+    axes[0].legend(fontsize=7)
     figure.savefig(path, dpi=120)
