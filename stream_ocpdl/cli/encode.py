@@ -28,6 +28,7 @@ from stream_ocpdl.observe.presence import Presence
 from stream_ocpdl.observe.server import Server
 from stream_ocpdl.ocpdl.learner import warm_up
 from stream_ocpdl.ocpdl.workers import Workers
+from stream_ocpdl.stream.commits import aside
 from stream_ocpdl.stream.dictionaries import Dictionary
 from stream_ocpdl.stream.encoders import EncoderPace, EncoderPorts, Encoding
 from stream_ocpdl.stream.kafka import (
@@ -45,7 +46,7 @@ from stream_ocpdl.stream.newest import Newest, followed
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import CrashPoint, Said, Stand, no_crash
 from stream_ocpdl.stream.preflight import Scripts, prepare
-from stream_ocpdl.stream.service import Pace, aside
+from stream_ocpdl.stream.service import Pace
 from stream_ocpdl.stream.starting import Start
 from stream_ocpdl.stream.tenure import Ours
 from stream_ocpdl.stream.topics import TopicCodebox
