@@ -13,6 +13,7 @@
     ├── Fenced          nobody: another process has taken over, and this one must stop
     ├── StoreError      the operator: the directory of checkpoints, or of compiled kernels, cannot be written
     └── BrokerError     the broker, or the way to it: tried again, and given up in the end
+        ├── Denied      the operator: the broker refuses who we are, or what we may do; not tried again
         ├── QueueFull   the producer: tensors come faster than the broker takes them
         └── Unanswered  the operator: no service is running that would do what was asked for
 
@@ -24,7 +25,8 @@
     3   the data
     4   the history: journal, checkpoints and settings do not belong together, or input is gone
     5   another process has taken over; a replica stands by instead, so that `run` does not end with it
-    6   the broker, the way to it, or a directory that cannot be written; or no service that answers a request
+    6   the broker, the way to it, what it refuses (a password, a certificate, an ACL), or a directory that cannot be
+        written; or no service that answers a request
     9   too much of the input was refused, see `refusals`
    10   told a second time to stop: ended at once; nothing is lost, what was not committed is learned again
 
@@ -117,6 +119,10 @@ class BrokerError(OcpdlError):
     """The broker did not do what it was asked for until the deadline, or refused for good."""
 
     exit_code = 6
+
+
+class Denied(BrokerError):
+    """The broker refuses who we are, or what we want to do, and will go on to; the message says what would help."""
 
 
 class QueueFull(BrokerError):

@@ -45,10 +45,16 @@ def installed():
 
 
 @pytest.fixture(scope="session")
-def guarded(installed):
-    """The address of a node that asks for a password; it has its own door for everybody, too."""
+def fortress(installed):
+    """A node that asks who comes, and what he may do; it has a door for everybody, too."""
     with Guarded.start() as running:
-        yield running.door
+        yield running
+
+
+@pytest.fixture(scope="session")
+def guarded(fortress):
+    """The address at which it asks for a password."""
+    return fortress.door
 
 
 def or_skip(get):

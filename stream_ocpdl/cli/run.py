@@ -36,6 +36,7 @@ from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import CrashPoint, Warned, no_crash
 from stream_ocpdl.stream.preflight import Scripts, prepare
 from stream_ocpdl.stream.replicas import Replica
+from stream_ocpdl.stream.rights import check_rights
 from stream_ocpdl.stream.service import Pace
 
 log = logging.getLogger("stream_ocpdl")
@@ -98,6 +99,7 @@ def serve(
     board.starting = "waiting for the broker"
     reach(connection)
     board.starting = "checking the topics"
+    check_rights(connection, settings.rights())
     for warning in prepare(connection, topics, Scripts(settings.bootstrap_servers, create)):
         log.warning("%s", warning, extra={"topic": warning.topic})
     board.starting = "compiling the kernels"

@@ -8,9 +8,11 @@ from pathlib import Path
 import click
 
 from stream_ocpdl.cli.options import reached, topics_create, with_settings
+from stream_ocpdl.config.loading import load
 from stream_ocpdl.errors import TOPICS
 from stream_ocpdl.stream.preflight import Scripts, look
 from stream_ocpdl.stream.preflight import create as make
+from stream_ocpdl.stream.rights import useful
 
 UNITS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -71,6 +73,21 @@ def check(config: Path | None, overrides: tuple[str, ...], as_json: bool) -> Non
     for finding in () if as_json else findings:
         click.echo(f"{finding.topic:{width}}  {finding.level}: {finding.what}\n{'':{width}}  mend: {finding.mend}")
     sys.exit(TOPICS if any(finding.level != "warning" for finding in findings) else 0)
+
+
+@topics.command()
+@with_settings
+@click.option("--principal", help="Whose; without it the name that the settings have.")
+@click.option("--optional", is_flag=True, help="Also what it can do without: to see settings, to make topics.")
+def acls(config: Path | None, overrides: tuple[str, ...], principal: str | None, optional: bool) -> None:
+    """Print the commands that let an account do what the service needs, and nothing else. No broker is asked.
+
+    Example: stream-ocpdl topics acls --config service.yaml --principal User:learner
+    """
+    settings = load(config, overrides).settings
+    who = principal or f"User:{settings.kafka.sasl_username or '…'}"
+    for one in [*settings.rights(), *(useful(settings.topics()) if optional else ())]:
+        click.echo(one.command(settings.bootstrap_servers, who))
 
 
 def milliseconds(text: str) -> int:

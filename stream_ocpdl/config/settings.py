@@ -21,10 +21,12 @@ from stream_ocpdl.ocpdl.spelling import sets_named
 from stream_ocpdl.stream.batching import Batching
 from stream_ocpdl.stream.draws import Draws, Treatment
 from stream_ocpdl.stream.formats import Format, Name
+from stream_ocpdl.stream.permissions import Permission
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.refusals import Refusals
+from stream_ocpdl.stream.rights import needed
 from stream_ocpdl.stream.service import Pace
-from stream_ocpdl.stream.starting import Start
+from stream_ocpdl.stream.starting import Start, snapshots_of
 from stream_ocpdl.stream.topics import Topics
 
 
@@ -261,6 +263,11 @@ class Settings(Section):
             return topics
         name = f"{self.model}.{other}"
         return replace(topics, input=other, codes=f"{name}.codes", dead_letters=f"{name}.dead-letters")
+
+    def rights(self) -> list[Permission]:
+        """The least that its account must be allowed to do."""
+        warm = snapshots_of(self.warm_start) if self.warm_start else None
+        return needed(self.model, self.topics(), self.checkpoints == "topic", warm)
 
     def rhythm(self) -> Pace:
         """How often what is written."""

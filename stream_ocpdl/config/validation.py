@@ -15,6 +15,7 @@ from stream_ocpdl.errors import SEMANTICS, TOPICS, BrokerError, ConfigError, Ocp
 from stream_ocpdl.stream.kafka import Connection, check_options, reach
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.preflight import Finding, Scripts, look
+from stream_ocpdl.stream.rights import check_rights
 from stream_ocpdl.stream.service import Pace
 
 
@@ -37,7 +38,7 @@ def semantics(settings: Settings) -> tuple[Plan, Pace, Connection]:
         return found
 
     plan, pace, accepted = together(settings.plan, settings.rhythm, options)
-    return plan, pace, Connection(settings.bootstrap_servers, settings.kafka.patience_s, accepted)
+    return plan, pace, Connection(settings.bootstrap_servers, settings.kafka.patience_s, accepted, group=settings.model)
 
 
 def validate(read: Callable[[], Settings], connect: bool, create: str) -> Iterator[Layer]:
@@ -62,6 +63,7 @@ def _at_the_broker(settings: Settings, connection: Connection, create: str) -> I
     topics, scripts = settings.topics(), Scripts(settings.bootstrap_servers, create)
     try:
         reach(connection)
+        check_rights(connection, settings.rights())
         findings = look(connection, topics, scripts)
     except BrokerError as error:
         yield _failed("connection", BrokerError.exit_code, error)

@@ -56,15 +56,29 @@ def beginning(connection: Connection, topic: str, start: str, warm_start: str | 
     return Beginning(lambda: Start.read(start).positions(connection, topic), warm)
 
 
+def snapshots_of(text: str) -> str | None:
+    """The topic that a warm start reads, if it reads one.
+
+    >>> snapshots_of("weather/0/1/400"), snapshots_of("loadings.npz")
+    ('weather.snapshots', None)
+    """
+    return None if text.endswith(".npz") else f"{_chosen(text)[0]}.snapshots"
+
+
+def _chosen(text: str) -> tuple[str, str, int]:
+    """Model, version and shard."""
+    try:
+        version = Version.parse(text)
+    except DecodeError:
+        return text, "latest", 0
+    return version.model, text, version.shard
+
+
 def warm_from(connection: Connection, text: str) -> Warm:
     """The loadings of a file, or of a snapshot: of a version, or the newest of a model."""
     if text.endswith(".npz"):
         return Warm(load(Path(text)), f"file {Path(text).name}")
-    try:
-        version = Version.parse(text)
-        model, wanted, shard = version.model, text, version.shard
-    except DecodeError:
-        model, wanted, shard = text, "latest", 0
+    model, wanted, shard = _chosen(text)
     try:
         (found,) = choose(published(connection, f"{model}.snapshots"), wanted, shard=shard)
     except (BrokerError, ConfigError) as error:

@@ -122,7 +122,7 @@ class Cluster:
         _await_brokers(self.bootstrap_servers, len(self._ports), deadline)
 
     def _spawn(self, node: int) -> None:
-        command = self._kafka.command("kafka.Kafka", str(self._properties(node)))
+        command = self._kafka.command(*self._options(), "kafka.Kafka", str(self._properties(node)))
         self._begun[node] = self.log(node).stat().st_size if self.log(node).exists() else 0
         self._processes[node] = self._group.spawn(command, self._kafka.home, self.log(node))
 
@@ -134,6 +134,10 @@ class Cluster:
                 why = "is not ready in time" if ended is None else f"ended with {ended}"
                 raise BrokerFailed(f"Kafka node {node} {why}:\n{tail(self.log(node))}")
             time.sleep(0.02)
+
+    def _options(self) -> tuple[str, ...]:
+        """More options of the JVM."""
+        return ()
 
     def _data(self, node: int) -> Path:
         return self._group.directory / f"{node}.data"

@@ -25,6 +25,7 @@ from stream_ocpdl.stream.kafka.admin import (
     topic_id,
     topic_names,
 )
+from stream_ocpdl.stream.kafka.allowed import allowed_group, allowed_topics
 from stream_ocpdl.stream.kafka.connection import LARGEST, Connection, check_options, reach
 from stream_ocpdl.stream.kafka.election import Election
 from stream_ocpdl.stream.kafka.embedded import Embedded, called_embedded
@@ -55,6 +56,8 @@ __all__ = [
     "Transactions",
     "Window",
     "Writer",
+    "allowed_group",
+    "allowed_topics",
     "await_topics",
     "called_embedded",
     "check_options",

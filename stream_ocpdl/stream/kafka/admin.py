@@ -41,7 +41,8 @@ def describe(connection: Connection, names: Collection[str]) -> dict[str, Descri
             found[name] = outcome.result().partitions
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise BrokerError(f"topic {name} cannot be described: {error.args[0].str()}") from error
+                denied = connection.denied(error.args[0], name, "Describe")
+                raise denied or BrokerError(f"topic {name} cannot be described: {error.args[0].str()}") from error
     return {
         name: Described(len(partitions), min(len(p.replicas) for p in partitions), _config(connection, admin, name))
         for name, partitions in found.items()
@@ -84,7 +85,8 @@ def create_topics(
             made.append(name)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise BrokerError(f"topic {name} cannot be created: {error.args[0].str()}") from error
+                denied = connection.denied(error.args[0], name, "Create")
+                raise denied or BrokerError(f"topic {name} cannot be created: {error.args[0].str()}") from error
     return made
 
 
@@ -111,13 +113,15 @@ def topic_names(connection: Connection) -> Callable[[], set[str]]:
     return names
 
 
-def partitions_of(client: Consumer, topic: str, patience: float) -> list[int]:
+def partitions_of(client: Consumer, topic: str, connection: Connection) -> list[int]:
     """The partitions of a topic."""
     try:
-        found = client.list_topics(topic, timeout=patience).topics[topic]
+        found = client.list_topics(topic, timeout=connection.patience).topics[topic]
     except KafkaException as error:
-        raise BrokerError(f"no broker answers within {patience:g} s: {error.args[0].str()}") from error
+        raise BrokerError(f"no broker answers within {connection.patience:g} s: {error.args[0].str()}") from error
     if found.error is not None:
+        if denied := connection.denied(found.error, topic):
+            raise denied
         raise BrokerError(f"topic {topic} cannot be read: {found.error.str()}; create it, or correct its name")
     return sorted(found.partitions)
 
@@ -125,7 +129,7 @@ def partitions_of(client: Consumer, topic: str, patience: float) -> list[int]:
 def partitions_of_topic(connection: Connection, topic: str) -> list[int]:
     """The partitions of a topic, for those who have no consumer."""
     with closing(connection.consumer()) as consumer:
-        return partitions_of(consumer, topic, connection.patience)
+        return partitions_of(consumer, topic, connection)
 
 
 def topic_id(connection: Connection, topic: str) -> str:
@@ -134,5 +138,6 @@ def topic_id(connection: Connection, topic: str) -> str:
     try:
         described = admin.describe_topics(TopicCollection([topic]), request_timeout=connection.patience)[topic].result()
     except KafkaException as error:
-        raise BrokerError(f"topic {topic} cannot be described: {error.args[0].str()}") from error
+        denied = connection.denied(error.args[0], topic, "Describe")
+        raise denied or BrokerError(f"topic {topic} cannot be described: {error.args[0].str()}") from error
     return str(described.topic_id)

@@ -1,7 +1,6 @@
 """How to reach a broker, and the settings of every client."""
 
 import logging
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,8 +14,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
-from stream_ocpdl.errors import BrokerError, ConfigError
+from stream_ocpdl.errors import BrokerError, ConfigError, Denied
 from stream_ocpdl.stream.kafka.backoff import client_log
+from stream_ocpdl.stream.kafka.refusing import denied, shortened, turned_away
+from stream_ocpdl.stream.permissions import Operation
 
 log = logging.getLogger("stream_ocpdl.kafka")
 
@@ -28,6 +29,18 @@ SESSION_MS = 10_000
 
 POLL_MS = 60_000
 """How long the group waits for a member that does not poll; the thread that does nothing else is never so late."""
+
+RECONNECT_MS = 500
+"""librdkafka connects again after half of this, as often as it takes: by its own default twenty times a second."""
+
+SELDOM_MS = 2000
+"""The same for one that only waits until there is a broker."""
+
+LOOK = 1.0
+"""Seconds after which it is looked whether a broker that has not answered has refused."""
+
+TOLD = 5.0
+"""Seconds between two lines about a broker that does not answer."""
 
 OF_GROUPS = ("session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms")
 """Settings of the members of a group."""
@@ -44,12 +57,14 @@ class Connection:
     """More settings for every client: security, and what an operator wants to have otherwise. They may be secrets."""
     abandon: Callable[[str], None] = log.critical
     """Called from another thread when a call into the client does not come back, long after patience has ended."""
+    group: str = "stream_ocpdl"
+    """What consumers are called that are in no group: a broker is asked for it all the same, and may refuse."""
 
     def consumer(self, **settings: Any) -> Consumer:
         """A consumer that commits nothing by itself and never resets an offset by itself."""
         defaults = {"fetch.queue.backoff.ms": 5, "queued.max.messages.kbytes": 65536}
         rules = {
-            "group.id": "stream_ocpdl",
+            "group.id": self.group,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
@@ -73,8 +88,17 @@ class Connection:
 
     def common(self) -> dict[str, Any]:
         """The settings of every client."""
-        quiet = {"enable.metrics.push": False, "log.connection.close": False}
+        quiet = {"enable.metrics.push": False, "log.connection.close": False, "reconnect.backoff.ms": RECONNECT_MS}
         return {"bootstrap.servers": self.bootstrap_servers, **quiet, **self.options}
+
+    @property
+    def principal(self) -> str:
+        """Who we are to an authorizer, as far as we know."""
+        return f"User:{self.options.get('sasl.username', '…')}"
+
+    def denied(self, error: KafkaError, name: str, operation: Operation | None = None) -> Denied | None:
+        """What to say if an error means that an ACL is missing."""
+        return denied(error, name, operation, self.bootstrap_servers, self.principal)
 
 
 def timeouts(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,29 +129,39 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 def reach(connection: Connection) -> None:
-    """Wait for a broker, for as long as there is patience; now and then say why there is none."""
+    """Wait for a broker, for as long as there is patience; now and then say why there is none.
+
+    One that refuses us is not asked again.
+    """
     said: list[KafkaError] = []
-    admin = AdminClient(connection.alone() | {"error_cb": said.append, "log_level": 0})
-    servers, patience, deadline = (
-        connection.bootstrap_servers,
-        connection.patience,
-        time.monotonic() + connection.patience,
-    )
+    rules = {"error_cb": said.append, "log_level": 0}
+    admin = AdminClient({"reconnect.backoff.ms": SELDOM_MS} | _patient(connection) | rules)
+    servers, patience, began = connection.bootstrap_servers, connection.patience, time.monotonic()
+    told = TOLD
     while True:
-        left = deadline - time.monotonic()
+        left = began + patience - time.monotonic()
         try:
-            admin.list_topics(timeout=max(0.1, min(5.0, left)))
+            admin.list_topics(timeout=max(0.1, min(LOOK, left)))
         except KafkaException as error:
             admin.poll(0)  # whereupon `said` is filled
+            refused = turned_away(servers, connection.options, said)
+            if refused is not None:
+                raise refused from None
             why = ([one for one in said if one.code() != KafkaError._ALL_BROKERS_DOWN] or [error.args[0]])[-1]
-            reason = re.sub(r" \(after \d+ms.*?\)", "", why.str())
-            if why.code() == KafkaError._AUTHENTICATION:
-                raise BrokerError(f"the broker at {servers} does not let us in: {reason}; see kafka.sasl_…") from None
-            if left <= 5.0:
+            reason, waited = shortened(why.str()), time.monotonic() - began
+            if waited >= patience:
                 raise BrokerError(
                     f"no broker answers at {servers} within {patience:g} s: {reason};"
                     " is bootstrap_servers right, the broker up, kafka.security_protocol its own?"
                 ) from None
-            log.warning("no broker answers at %s: %s; trying for another %.0f s", servers, reason, left - 5.0)
+            if waited >= told:
+                told, more = told + TOLD, patience - waited
+                log.warning("no broker answers at %s: %s; trying for another %.0f s", servers, reason, more)
         else:
             return
+
+
+def _patient(connection: Connection) -> dict[str, Any]:
+    """The settings of a client that waits; how often it connects is our business, unless the operator has said so."""
+    ours = "reconnect.backoff.ms"
+    return {name: value for name, value in connection.alone().items() if name != ours or ours in connection.options}

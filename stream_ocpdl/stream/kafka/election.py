@@ -30,8 +30,6 @@ BUDGET = 10.0
 """Seconds that a shard has to be finished in when the group takes it back."""
 
 REFUSED = (
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.INVALID_SESSION_TIMEOUT,
     KafkaError.INCONSISTENT_GROUP_PROTOCOL,
 )
@@ -46,6 +44,7 @@ class Election:
     ) -> None:
         """`what` is the word for what a partition of this topic stands for."""
         self._topic, self._budget, self._patience, self._what = topic, budget, connection.patience, what
+        self._connection, self._group = connection, group
         self.terms: dict[int, Term] = {}
         self.rebalances = 0
         self._token, self._member = b"", False
@@ -139,6 +138,9 @@ class Election:
     # ── what goes wrong ────────────────────────────────────────────────────────────────────────────────────────
 
     def _judge(self, error: KafkaError) -> None:
+        about = self._group if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED else self._topic
+        if denied := self._connection.denied(error, about):
+            raise denied
         if error.fatal() or error.code() in REFUSED:
             raise BrokerError(f"the group on {self._topic} does not take us: {error.str()}")
         log.warning("the group on %s: %s", self._topic, error.str())

@@ -19,6 +19,7 @@ from confluent_kafka import (
 from stream_ocpdl.errors import BrokerError, InputLost, OcpdlError
 from stream_ocpdl.stream.kafka.admin import partitions_of, topic_id
 from stream_ocpdl.stream.kafka.connection import Connection
+from stream_ocpdl.stream.kafka.refusing import denied
 from stream_ocpdl.stream.messages import Headers, Position, Record
 from stream_ocpdl.stream.shards import named, owned
 
@@ -31,7 +32,7 @@ STATISTICS_MS = 2000
 def watermarks(connection: Connection, topic: str, partitions: Collection[int]) -> dict[int, tuple[int, int]]:
     """The lowest offset and the high watermark of each partition, open transactions included."""
     with closing(connection.consumer(**{"isolation.level": "read_uncommitted"})) as consumer:
-        partitions_of(consumer, topic, connection.patience)
+        partitions_of(consumer, topic, connection)
         return {p: ends_of(consumer, topic, p, connection.patience) for p in partitions}
 
 
@@ -59,7 +60,7 @@ def ends_of(consumer: Consumer, topic: str, partition: int, patience: float) -> 
 def offsets_at(connection: Connection, topic: str, timestamp: int) -> dict[int, int]:
     """For each partition the offset of the first record written at a time (milliseconds since 1970) or after."""
     with closing(connection.consumer()) as consumer:
-        wanted = [TopicPartition(topic, p, timestamp) for p in partitions_of(consumer, topic, connection.patience)]
+        wanted = [TopicPartition(topic, p, timestamp) for p in partitions_of(consumer, topic, connection)]
         try:
             found = consumer.offsets_for_times(wanted, timeout=connection.patience)
         except KafkaException as error:
@@ -75,7 +76,7 @@ def read_committed(connection: Connection, topic: str, partition: int, start: in
     if reached >= end:
         return
     with closing(connection.consumer()) as consumer:
-        partitions_of(consumer, topic, connection.patience)
+        partitions_of(consumer, topic, connection)
         consumer.assign([TopicPartition(topic, partition, reached)])
         while reached < end:
             for message in consumer.consume(500, 0.05):
@@ -99,7 +100,7 @@ def follow(connection: Connection, topic: str, starts: Mapping[int, int], idle: 
     It is asked whenever nothing came for a tenth of a second.
     """
     with closing(connection.consumer()) as consumer:
-        partitions_of(consumer, topic, connection.patience)
+        partitions_of(consumer, topic, connection)
         consumer.assign([TopicPartition(topic, p, offset) for p, offset in starts.items()])
         while True:
             messages = consumer.consume(500, 0.1)
@@ -149,7 +150,11 @@ def raise_on_read(error: KafkaError, topic: str, partition: int) -> None:
             f"{topic}[{partition}] no longer has the offset that has to be read ({error.str()}): its retention is"
             " shorter than the time since the last checkpoint, or the topic was made anew"
         )
-    if error.fatal() or error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED):
+    if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+        return  # whoever only reads is in no group
+    if refused := denied(error, topic):
+        raise refused
+    if error.fatal() or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
         raise BrokerError(f"{topic}[{partition}] cannot be read: {error.str()}")
     log.warning("reading: %s", error.str(), extra={"topic": topic, "partition": partition})
 
@@ -157,12 +162,14 @@ def raise_on_read(error: KafkaError, topic: str, partition: int) -> None:
 def committed(connection: Connection, group: str, topic: str) -> dict[int, int]:
     """The offsets that a group has committed; partitions without one are left out."""
     with closing(connection.consumer(**{"group.id": group})) as consumer:
-        partitions = [TopicPartition(topic, p) for p in partitions_of(consumer, topic, connection.patience)]
+        partitions = [TopicPartition(topic, p) for p in partitions_of(consumer, topic, connection)]
         deadline = time.monotonic() + connection.patience
         while True:
             try:
                 found = consumer.committed(partitions, timeout=5.0)
             except KafkaException as error:  # it times out for as long as a transaction with offsets is open
+                if refused := connection.denied(error.args[0], group):
+                    raise refused from error
                 if time.monotonic() > deadline:
                     raise BrokerError(f"group {group} does not answer: {error.args[0].str()}") from error
             else:
@@ -175,7 +182,7 @@ class Tail:
     def __init__(self, connection: Connection, topic: str, partition: int = 0) -> None:
         self._connection, self._topic, self._partition = connection, topic, partition
         self._consumer = connection.consumer()
-        partitions_of(self._consumer, topic, connection.patience)
+        partitions_of(self._consumer, topic, connection)
         self._next = -1
 
     def read(self, start: int) -> list[tuple[int, bytes | None]]:
@@ -249,7 +256,7 @@ class KafkaSource:
         return self.identity != before
 
     def _look(self) -> None:
-        partitions = partitions_of(self._consumer, self._topic, self._connection.patience)
+        partitions = partitions_of(self._consumer, self._topic, self._connection)
         name = self._called(self._connection, self._topic)
         whole = f"{self._topic} ({name}, {len(partitions)} partitions)"
         self.partitions = owned(partitions, self._shard, self._shards)

@@ -47,14 +47,14 @@ def stable_ends(
 ) -> dict[int, tuple[int, int]]:
     """The lowest offset of each partition, and the one before which all transactions are over."""
     with closing(connection.consumer()) as consumer:
-        there = partitions_of(consumer, topic, connection.patience)
+        there = partitions_of(consumer, topic, connection)
         return {p: ends_of(consumer, topic, p, connection.patience) for p in partitions or there}
 
 
 def read_windows(connection: Connection, topic: str, wanted: Sequence[Window]) -> Iterator[tuple[int, Record]]:
     """The committed records of windows, one window after the other, each with the number of its window."""
     with closing(connection.consumer()) as consumer:
-        partitions_of(consumer, topic, connection.patience)
+        partitions_of(consumer, topic, connection)
         for number, window in enumerate(wanted):
             for record in _read_window(connection, consumer, topic, window):
                 yield number, record

@@ -17,10 +17,12 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from stream_ocpdl.errors import BrokerError, Fenced, OcpdlError
+from stream_ocpdl.errors import BrokerError, Denied, Fenced, OcpdlError
+from stream_ocpdl.stream.kafka.allowed import allowed_topics
 from stream_ocpdl.stream.kafka.backoff import Backoff, client_log
 from stream_ocpdl.stream.kafka.connection import LARGEST, Connection
 from stream_ocpdl.stream.messages import Headers
+from stream_ocpdl.stream.permissions import Permission
 from stream_ocpdl.stream.ports import CrashPoint, no_crash
 
 log = logging.getLogger("stream_ocpdl.kafka")
@@ -39,6 +41,9 @@ attempt finds out."""
 
 GONE = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
 """What it is told of a topic that was deleted, once the client has looked for it in vain."""
+
+UNCLEAR = (KafkaError._INCONSISTENT, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+"""What it is told when an ACL is missing, and not of which topic."""
 
 PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 """What becomes of the records of a transaction that is aborted."""
@@ -150,6 +155,8 @@ class Transactions:
         self.id, self._timeout_ms = transactional_id, timeout_ms
         self._check, self._backoff = check, Backoff(transactional_id)
         self._opened: Producer | None = None
+        self._wanted: set[Permission] = set()
+        """What the present transaction must be allowed to do."""
 
     @property
     def _producer(self) -> Producer:
@@ -205,6 +212,7 @@ class Transactions:
 
     def _attempt(self, records: Callable[[], Iterable[Row]], consumed: Any, at: CrashPoint, deadline: float) -> int:
         last: list[int] = []
+        self._wanted.clear()
 
         def report(error: KafkaError | None, message: Message) -> None:
             if error is None:
@@ -223,6 +231,7 @@ class Transactions:
         at("after-produce")
         if consumed is not None:
             offsets, group = consumed()
+            self._wanted |= {Permission("Read", "topic", place.topic) for place in offsets}
             self._insist(partial(self._producer.send_offsets_to_transaction, offsets, group, self._timeout), deadline)
         at("before-commit")
         self._insist(partial(self._producer.commit_transaction, self._timeout), deadline)
@@ -235,6 +244,7 @@ class Transactions:
 
     def _produce(self, row: Row, report: Any, deadline: float) -> None:
         topic, partition, key, value, headers, timestamp = row
+        self._wanted.add(Permission("Write", "topic", topic))
         while True:
             began = time.monotonic()
             try:
@@ -268,6 +278,8 @@ class Transactions:
     def _judge(self, raised: KafkaException, deadline: float, began: float) -> None:
         """Raise what an error means; return if the same call may be made again."""
         error: KafkaError = raised.args[0]
+        if denied := self._denied(error):
+            raise denied from raised
         if error.code() in FENCED:
             raise Fenced(f"another process writes as {self.id} now") from raised
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
@@ -283,6 +295,19 @@ class Transactions:
             raise BrokerError(f"{self.id}: given up after {self._patience:g} s: {error.str()}") from raised
         self._check()
         self._backoff.wait(error.str(), began)
+
+    def _denied(self, error: KafkaError) -> Denied | None:
+        """Whether an ACL is missing; of which topic, the broker has to be asked."""
+        if error.code() not in UNCLEAR:
+            by_group = error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+            return self._connection.denied(error, self._connection.group if by_group else self.id)
+        found = allowed_topics(self._connection, {one.name for one in self._wanted})
+        where = self._connection.bootstrap_servers, self._connection.principal
+        for one in sorted(self._wanted):
+            told = found.get(one.name)
+            if told is not None and one.operation not in told:
+                return Denied(one.missing(*where))
+        return None
 
     def _deadline(self) -> float:
         return time.monotonic() + self._patience
