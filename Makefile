@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH := $(VENV)/.ready-bench
 
-.PHONY: help demo test test-slow test-unit lint bench reference lock helm image clean
+.PHONY: help demo test test-slow test-unit lint drill bench reference lock helm image clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -27,6 +27,9 @@ lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff check --output-format concise .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+drill: $(READY) ## deploy, stream, kill, recover, hand over, go back, verify: a checklist, on a real Kafka
+	$(BIN)/python -m tests.drill
 
 bench: $(BENCH) ## measure, and write it to benchmarks/results; ARGS="limit peers --quick" for some of it
 	$(BIN)/python -m benchmarks $(ARGS)

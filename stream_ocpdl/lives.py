@@ -1,6 +1,7 @@
 """The service as a process, for those who start it to kill it."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -19,7 +20,8 @@ class VerificationFailed(OcpdlError):
 class Life:
     """A process of the service, with its log; whatever is left of it at the end is killed."""
 
-    def __init__(self, settings: Settings, *more: str) -> None:
+    def __init__(self, settings: Settings, *more: str, **variables: str) -> None:
+        """`more` are words of its command line, `variables` of its environment."""
         self._directory = tempfile.TemporaryDirectory()
         path = Path(self._directory.name)
         settings.save(path / "service.json")
@@ -27,7 +29,8 @@ class Life:
         command = [sys.executable, "-m", "stream_ocpdl", "run", *alone, *more]
         self._path = path / "log"
         with self._path.open("wb") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log)  # noqa: S603
+            environment = os.environ | variables
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, env=environment)  # noqa: S603
         self._log = ""
 
     @property

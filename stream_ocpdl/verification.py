@@ -88,13 +88,13 @@ def verify(trial: Trial) -> Verdict:
     """Run the kill test on temporary topics."""
     connection = Connection(trial.bootstrap_servers)
     prefix, verdict, began = f"ocpdl-verify-{uuid.uuid4().hex[:8]}", Verdict(), time.monotonic()
-    models = [_settings(trial, f"{prefix}.{kind}", f"{prefix}.input") for kind in ("disturbed", "calm")]
+    models = [settings_of(trial, f"{prefix}.{kind}", f"{prefix}.input") for kind in ("disturbed", "calm")]
     models = models if trial.canonical else models[:1]
     topics = {prefix + ".input": (trial.partitions, dict[str, str]())}
     create_topics(connection, topics)
     warm_up(models[0].plan().problem)  # what is compiled here no life has to compile
     try:
-        feed = _Feed(trial, connection, models[0].topic)
+        feed = Feed(trial, connection, models[0].topic)
         _disturb(trial, models[0], verdict)
         if trial.storm or trial.zombies:
             weather = Weather(models[0], trial.replicas, trial.session_ms / 1000, trial.seed, trial.report)
@@ -102,7 +102,7 @@ def verify(trial: Trial) -> Verdict:
             verdict.ends, verdict.takeovers = dict(weather.ends), dict(weather.takeovers)
         verdict.inputs = feed.end()
         for settings in models:
-            _finish(trial, settings)
+            finish(trial, settings)
         trial.report("examining")
         _judge(verdict, [examine(connection, settings) for settings in models])
     finally:
@@ -139,7 +139,8 @@ def _nameless(codes: Counter[bytes]) -> Counter[bytes]:
     return found
 
 
-def _settings(trial: Trial, model: str, topic: str) -> Settings:
+def settings_of(trial: Trial, model: str, topic: str) -> Settings:
+    """The settings of a model of a trial."""
     batching = BatchingSettings(
         size=BATCH,
         linger_ms=40,
@@ -163,7 +164,7 @@ def _settings(trial: Trial, model: str, topic: str) -> Settings:
 # ── the stream ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Feed:
+class Feed:
     """The stream: a hundred rounds a second of one record for each partition, until told to end.
 
     One in fifty is poison, a draw that came before among it, and one in fifty comes in pieces, some of them repeated or
@@ -284,7 +285,7 @@ def _disturb(trial: Trial, settings: Settings, verdict: Verdict) -> None:
                 deaths.insert(len(deaths) // 2, point)
 
 
-def _finish(trial: Trial, settings: Settings) -> None:
+def finish(trial: Trial, settings: Settings) -> None:
     """A last life that reaches the end of the input, and ends in order when it is told to."""
     connection = Connection(settings.bootstrap_servers)
     goals = {p: high for p, (_, high) in watermarks(connection, settings.topic, range(trial.partitions)).items()}

@@ -79,7 +79,8 @@ def take_apart(value: Payload | None, limits: Limits = FOREIGN) -> tuple[memoryv
     if magic != MAGIC:
         raise DecodeError(f"value does not begin with {MAGIC!r}: it is no message of this format")
     if version != VERSION:
-        raise DecodeError(f"value has format version {version}; this release reads version {VERSION}")
+        later = "; a later release wrote it, and that one, or one after it, has to read it" if version > VERSION else ""
+        raise DecodeError(f"value has format version {version}; this release reads version {VERSION}{later}")
     end = _PREFIX.size + length
     if length > limits.header:
         raise DecodeError(f"header has {length} bytes; at most {limits.header} are read")
