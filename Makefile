@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH := $(VENV)/.ready-bench
 
-.PHONY: help demo test test-slow test-unit lint drill bench reference lock helm image clean
+.PHONY: help demo test test-slow test-unit lint drill bench reference lock audit helm image clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -34,7 +34,7 @@ drill: $(READY) ## deploy, stream, kill, recover, hand over, go back, verify: a 
 bench: $(BENCH) ## measure, and write it to benchmarks/results; ARGS="limit peers --quick" for some of it
 	$(BIN)/python -m benchmarks $(ARGS)
 
-reference: $(READY) ## write what is generated: schema and table of the settings, table of the metrics, alerts, dashboard
+reference: $(READY) ## write what is generated: schema and table of the settings, table of the metrics, alerts, dashboard, SBOM
 	$(BIN)/python -m tests.reference
 
 lock: $(READY) ## resolve the lock files anew from pyproject.toml
@@ -44,6 +44,12 @@ lock: $(READY) ## resolve the lock files anew from pyproject.toml
 	echo hatchling | $(BIN)/uv pip compile - -c requirements/dev.lock $(LOCK) -o requirements/build.lock
 	$(BIN)/uv pip compile pyproject.toml --extra bench -c requirements/dev.lock $(LOCK) -o requirements/bench.lock
 LOCK := --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate -q
+
+audit: requirements/run.lock ## whether a package in the lock files has known weaknesses: it asks PyPI, and so needs the network
+	test -x build/audit/bin/pip-audit || { $(PYTHON) -m venv build/audit && build/audit/bin/pip install -q pip-audit; }
+	for lock in run build dev; do \
+	  build/audit/bin/pip-audit --strict --require-hashes --disable-pip -r requirements/$$lock.lock || exit 1; \
+	done
 
 helm: ## build Helm, with which the chart is tested, where there is none: it takes Go, and minutes
 	@command -v helm >/dev/null || test -x build/bin/helm \

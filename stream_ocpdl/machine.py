@@ -5,6 +5,7 @@ A container may be allowed less than the machine has: a quota of processor time,
 
 import hashlib
 import os
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -44,20 +45,34 @@ def keep_kernels() -> Path | None:
 
     The place has the hash of the mathematics in its name. Numba notices a change in a function, but not in one that it
     calls from another file; and it would keep nothing, and refuse to compile, where the package cannot be written.
-    None if there is no place at all: then every process compiles for itself.
+    None if there is no place at all: then every process compiles for itself. What is kept is code, and is run: in the
+    temporary directory, where everybody may write, only a place is taken that is ours alone.
     """
     config: Any = numba.config
     name = f"stream_ocpdl-{mathematics()}"
     user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache" if _has_home() else None
-    for parent in (os.environ.get("NUMBA_CACHE_DIR"), user, _temporary()):
+    shared = _temporary()
+    for parent in (os.environ.get("NUMBA_CACHE_DIR"), user, shared):
         with suppress(OSError):
             if parent:
-                place = Path(parent) / name
-                place.mkdir(parents=True, exist_ok=True)
+                place = Path(parent) / (f"{name}-{_who()}" if parent == shared else name)
+                place.mkdir(mode=0o700 if parent == shared else 0o777, parents=True, exist_ok=True)
+                if parent == shared and not _ours_alone(place):
+                    continue
                 tempfile.TemporaryFile(dir=place).close()
                 config.CACHE_DIR = str(place)
                 return place
     return None
+
+
+def _who() -> int:
+    return os.getuid() if hasattr(os, "getuid") else 0
+
+
+def _ours_alone(place: Path) -> bool:
+    """Whether nobody else can have put something there; a link is not taken."""
+    found = place.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == _who() and not found.st_mode & 0o077
 
 
 def _temporary() -> str | None:

@@ -10,6 +10,7 @@ from stream_ocpdl.observe import alerts
 from stream_ocpdl.observe.catalogue import reference
 from stream_ocpdl.observe.dashboard import dashboard
 from tests import chart
+from tests.sbom import sbom
 
 ROOT = Path(__file__).parents[1]
 SCHEMA, DOCS = ROOT / "schemas" / "settings.schema.json", ROOT / "docs" / "settings.md"
@@ -19,6 +20,7 @@ VALUES, PAGE = CHART / "values.schema.json", CHART / "README.md"
 RULES, MANIFEST = CHART / "alerts" / "rules.yaml", CHART / "alerts" / "prometheusrule.yaml"
 DASHBOARD = CHART / "dashboards" / "stream-ocpdl.json"
 RUNBOOKS = ROOT / "docs" / "runbooks" / "README.md"
+BILL = ROOT / "requirements" / "run.cdx.json"
 BEGIN, END = "<!-- begin: make reference -->\n", "<!-- end -->\n"
 
 
@@ -33,6 +35,7 @@ def generated():
         DASHBOARD: json.dumps(dashboard(), indent=2, ensure_ascii=False) + "\n",
         RUNBOOKS: within(RUNBOOKS, alerts.table()),
         VALUES: json.dumps(chart.values_schema(), indent=2, ensure_ascii=False) + "\n",
+        BILL: json.dumps(sbom(), indent=2) + "\n",
         PAGE: within(PAGE, chart.readme()),
     }
 

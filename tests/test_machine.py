@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import pytest
 
 from stream_ocpdl.machine import keep_kernels, processors
@@ -76,3 +77,22 @@ def test_kernels_are_kept_nowhere_if_nothing_can_be_written(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
 
     assert keep_kernels() is None
+
+
+@pytest.mark.parametrize("trap", ["open to all", "a link", "ours"])
+def test_kernels_of_others_are_not_taken(monkeypatch, tmp_path, trap):
+    """Compiled kernels are code: from where everybody may write, nothing is taken that somebody else may have put."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "/proc/nowhere")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("numba.config.CACHE_DIR", numba.config.CACHE_DIR)  # to be put back
+    place = keep_kernels()
+    assert place.parent == tmp_path
+    assert place.stat().st_mode & 0o777 == 0o700
+    if trap == "open to all":
+        place.chmod(0o777)
+    elif trap == "a link":
+        place.rename(tmp_path / "elsewhere")
+        place.symlink_to(tmp_path / "elsewhere")
+
+    assert keep_kernels() == (place if trap == "ours" else None)
