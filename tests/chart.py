@@ -121,6 +121,11 @@ SPECIAL = {
     ("topics", "partitions"): {"type": "integer", "minimum": 1},
     ("topics", "replicationFactor"): {"type": ["integer", "null"], "minimum": 1},
     ("topics", "retention"): {"type": "string", "pattern": "^([0-9]+[mhd])?$"},
+    ("encoders", "replicas"): {"type": "integer", "minimum": 1},
+    ("encoders", "partitions"): {"type": "integer", "minimum": 1},
+    ("encoders", "resources"): {"type": "object"},
+    ("encoders", "keda", "lagThreshold"): {"type": "integer", "minimum": 1},
+    ("encoders", "autoscaling", "processorPercent"): {"type": "integer", "minimum": 1, "maximum": 100},
     ("encoders", "enabled"): {"type": "boolean", "enum": [False, NO_ENCODERS]},
 }
 

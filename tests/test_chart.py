@@ -23,7 +23,13 @@ VERSIONS = ("1.29", "1.33", "1.37")
 EXAMPLES = {"default": None} | {path.stem: path for path in sorted((CHART / "examples").glob("*.yaml"))}
 FORBIDDEN = sorted((ROOT / "tests" / "helm").glob("*.yaml"))
 OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
-CUSTOM = {"PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"}
+PROMETHEUS = "example/prometheus-operator-crd/monitoring.coreos.com_"
+KEDA = "github.com/kedacore/keda/v2@v2.17.2"
+CUSTOM = {
+    "PodMonitor": (OPERATOR, f"{PROMETHEUS}podmonitors.yaml"),
+    "PrometheusRule": (OPERATOR, f"{PROMETHEUS}prometheusrules.yaml"),
+    "ScaledObject": (KEDA, "config/crd/bases/keda.sh_scaledobjects.yaml"),
+}
 
 
 def helm(*words):
@@ -101,7 +107,8 @@ def test_what_is_not_valid_is_not():
 @cache
 def own_schema(kind):
     """The schema of a custom resource, from its definition; what it does not have may not be there."""
-    path = go_module(OPERATOR) / "example" / "prometheus-operator-crd" / f"monitoring.coreos.com_{CUSTOM[kind]}.yaml"
+    module, file = CUSTOM[kind]
+    path = go_module(module) / file
     (version,) = yaml.safe_load(path.read_text())["spec"]["versions"]
     return Draft202012Validator(closed(version["schema"]["openAPIV3Schema"]))
 
@@ -126,6 +133,59 @@ def test_what_is_forbidden_is_refused(path):
     assert done.returncode != 0
     assert reason in done.stderr
     assert "hunter2" not in done.stderr
+
+
+# ── encoders, which wait for a command that only codes ─────────────────────────────────────────────────────────
+
+
+def encoding(*sets):
+    """The objects of the encoders, as if they were allowed."""
+    words = ["--kube-version", VERSIONS[-1], "--skip-schema-validation", "--show-only", "templates/encoders.yaml"]
+    more = [word for one in ("encoders.enabled=true", *sets) for word in ("--set-json", one)]
+    done = helm("template", "weather", CHART, *words, *values(EXAMPLES["production"]), *more)
+    assert done.returncode == 0, done.stderr
+    return {one["kind"]: one for one in yaml.safe_load_all(done.stdout) if one}
+
+
+SCALING = {
+    "fixed": (("encoders.replicas=3",), {"Deployment", "PodDisruptionBudget", "PodMonitor"}),
+    "by lag": (("encoders.keda.enabled=true", "encoders.partitions=12"), {"ScaledObject"}),
+    "by processors": (("encoders.autoscaling.enabled=true", "encoders.partitions=12"), {"HorizontalPodAutoscaler"}),
+}
+
+
+@pytest.mark.parametrize("name", SCALING)
+def test_encoders_are_a_workload_of_their_own(name):
+    """Valid in every version, hardened, not selected with the learner, and never more than there are partitions."""
+    sets, kinds = SCALING[name]
+    objects, kubernetes = encoding(*sets), library("kubernetes_validate")
+    for kind, one in objects.items():
+        for version in VERSIONS:
+            own_schema(kind).validate(one) if kind in CUSTOM else kubernetes.validate(one, version, strict=True)
+    pod = objects["Deployment"]["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    learners = learner(rendered("production"))
+
+    assert kinds <= set(objects)
+    assert container["args"] == ["encode", "--config", "/etc/stream-ocpdl/service.yaml"]
+    assert container["securityContext"] == learners["spec"]["containers"][0]["securityContext"]
+    assert pod["spec"]["securityContext"] == learners["spec"]["securityContext"]
+    selector = objects["Deployment"]["spec"]["selector"]["matchLabels"]
+    assert selector.items() <= pod["metadata"]["labels"].items()
+    assert not selector.items() <= learners["metadata"]["labels"].items()
+    assert ("replicas" in objects["Deployment"]["spec"]) == (name == "fixed")
+    if name == "by lag":
+        (trigger,) = objects["ScaledObject"]["spec"]["triggers"]
+        assert objects["ScaledObject"]["spec"]["maxReplicaCount"] == 12
+        assert trigger["metadata"]["consumerGroup"] == "weather.encoders"
+        assert trigger["metadata"]["topic"] == settings_input(rendered("production"))
+    if name == "by processors":
+        assert objects["HorizontalPodAutoscaler"]["spec"]["maxReplicas"] == 12
+
+
+def settings_input(objects):
+    told = json.loads(settings_of(objects))["input"]
+    return told["topic"] if isinstance(told, dict) else told
 
 
 # ── what the service makes of it ───────────────────────────────────────────────────────────────────────────────

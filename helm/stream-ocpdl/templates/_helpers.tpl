@@ -10,6 +10,25 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: learner
 {{- end -}}
 
+{{/* Those of the encoders. */}}
+{{- define "ocpdl.encoders" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: encoder
+{{- end -}}
+
+{{/* The topic that they code: the input, unless the settings name another. */}}
+{{- define "ocpdl.coded" -}}
+{{- $input := .Values.settings.input -}}
+{{- $own := ternary (get (ternary $input dict (kindIs "map" $input)) "topic") $input (kindIs "map" $input) -}}
+{{- dig "encoders" "input" $own .Values.settings -}}
+{{- end -}}
+
+{{- define "ocpdl.encoders.group" -}}
+{{- $other := dig "encoders" "input" "" .Values.settings -}}
+{{- ternary (printf "%s.%s.encoders" .Values.settings.model $other) (printf "%s.encoders" .Values.settings.model) (ne $other "") -}}
+{{- end -}}
+
 {{/* What every object is labelled with. */}}
 {{- define "ocpdl.labels" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
