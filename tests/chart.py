@@ -87,7 +87,6 @@ def refused(why):
 
 
 NO_AUTOSCALING = "absent: a shard has one writer, so that more replicas learn nothing more; set `replicas`"
-NO_ENCODERS = "(there is no command that only codes in this release)"
 NO_SECRETS = "absent: a secret is in no values; see `existingSecret`"
 
 SPECIAL = {
@@ -126,7 +125,6 @@ SPECIAL = {
     ("encoders", "resources"): {"type": "object"},
     ("encoders", "keda", "lagThreshold"): {"type": "integer", "minimum": 1},
     ("encoders", "autoscaling", "processorPercent"): {"type": "integer", "minimum": 1, "maximum": 100},
-    ("encoders", "enabled"): {"type": "boolean", "enum": [False, NO_ENCODERS]},
 }
 
 
@@ -170,6 +168,16 @@ CONDITIONS = [
                 having("checkpoints", "existingClaim", **TEXT),
             ]
         },
+    },
+    {
+        "description": "A code is published once: encoders of the same topic take codes over from the learner.",
+        "if": {
+            "allOf": [
+                having("encoders", "enabled", const=True),
+                {"not": having("settings", "encoders", "input", **TEXT)},
+            ]
+        },
+        "then": having("settings", "learner", "codes", const=False),
     },
     {
         "description": "And a claim is for a directory.",

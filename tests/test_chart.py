@@ -135,13 +135,14 @@ def test_what_is_forbidden_is_refused(path):
     assert "hunter2" not in done.stderr
 
 
-# ── encoders, which wait for a command that only codes ─────────────────────────────────────────────────────────
+# ── encoders, which only code ──────────────────────────────────────────────────────────────────────────────────
 
 
 def encoding(*sets):
-    """The objects of the encoders, as if they were allowed."""
-    words = ["--kube-version", VERSIONS[-1], "--skip-schema-validation", "--show-only", "templates/encoders.yaml"]
-    more = [word for one in ("encoders.enabled=true", *sets) for word in ("--set-json", one)]
+    """The objects of the encoders, where the learner leaves codes to them."""
+    words = ["--kube-version", VERSIONS[-1], "--show-only", "templates/encoders.yaml"]
+    always = ("encoders.enabled=true", 'settings.learner={"codes": false}')
+    more = [word for one in (*always, *sets) for word in ("--set-json", one)]
     done = helm("template", "weather", CHART, *words, *values(EXAMPLES["production"]), *more)
     assert done.returncode == 0, done.stderr
     return {one["kind"]: one for one in yaml.safe_load_all(done.stdout) if one}

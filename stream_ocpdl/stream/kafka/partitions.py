@@ -72,7 +72,7 @@ class KafkaPartitions:
         self._counted: deque[str] = deque([""], maxlen=1)
         counts = {"statistics.interval.ms": STATISTICS_MS, "stats_cb": self._counted.append}
         self._consumer = connection.consumer(**{"group.id": group, **counts})
-        partitions_of(self._consumer, topic, connection.patience)
+        partitions_of(self._consumer, topic, connection)
         self._read: set[int] = set()
         self._failed: OcpdlError | None = None
 
