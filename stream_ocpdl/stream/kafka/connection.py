@@ -30,11 +30,10 @@ SESSION_MS = 10_000
 POLL_MS = 60_000
 """How long the group waits for a member that does not poll; the thread that does nothing else is never so late."""
 
-RECONNECT_MS = 500
-"""librdkafka connects again after half of this, as often as it takes: by its own default twenty times a second."""
-
 SELDOM_MS = 2000
-"""The same for one that only waits until there is a broker."""
+"""librdkafka connects again after half of this, as often as it takes, where it waits for its first broker. By its own
+default it does so twenty times a second; other clients are left with that, for with more followers of a journal were
+seen to get nothing."""
 
 LOOK = 1.0
 """Seconds after which it is looked whether a broker that has not answered has refused."""
@@ -88,7 +87,7 @@ class Connection:
 
     def common(self) -> dict[str, Any]:
         """The settings of every client."""
-        quiet = {"enable.metrics.push": False, "log.connection.close": False, "reconnect.backoff.ms": RECONNECT_MS}
+        quiet = {"enable.metrics.push": False, "log.connection.close": False}
         return {"bootstrap.servers": self.bootstrap_servers, **quiet, **self.options}
 
     @property
@@ -134,8 +133,9 @@ def reach(connection: Connection) -> None:
     One that refuses us is not asked again.
     """
     said: list[KafkaError] = []
-    rules = {"error_cb": said.append, "log_level": 0}
-    admin = AdminClient({"reconnect.backoff.ms": SELDOM_MS} | _patient(connection) | rules)
+    rules: dict[str, Any] = {"error_cb": said.append, "log_level": 0}
+    seldom: dict[str, Any] = {"reconnect.backoff.ms": SELDOM_MS}
+    admin = AdminClient(seldom | connection.alone() | rules)
     servers, patience, began = connection.bootstrap_servers, connection.patience, time.monotonic()
     told = TOLD
     while True:
@@ -159,9 +159,3 @@ def reach(connection: Connection) -> None:
                 log.warning("no broker answers at %s: %s; trying for another %.0f s", servers, reason, more)
         else:
             return
-
-
-def _patient(connection: Connection) -> dict[str, Any]:
-    """The settings of a client that waits; how often it connects is our business, unless the operator has said so."""
-    ours = "reconnect.backoff.ms"
-    return {name: value for name, value in connection.alone().items() if name != ours or ours in connection.options}
