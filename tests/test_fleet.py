@@ -160,6 +160,10 @@ class InThread:
             raise self.error
 
 
+ENCODE = "stream-ocpdl encode --config service.yaml --set http.port=0"
+"""The example in the help."""
+
+
 class Process:
     """An encoder as a process."""
 
@@ -290,7 +294,7 @@ def test_another_topic_has_codes_and_letters_of_its_own(model):
 
 def test_a_probe_sees_that_it_waits(model, tmp_path):
     """/ready is 503 with the reason until the first dictionary comes, then 200; /metrics has what it coded."""
-    with closing_process(Process(model, tmp_path, "--set", "http.port=0")) as encoder:
+    with closing_process(Process(model, tmp_path, *ENCODE.split()[4:])) as encoder:
         assert eventually(lambda: "endpoints at" in encoder.text, 120), encoder.text
         line = next(line for line in encoder.text.splitlines() if "endpoints at" in line)
         address = json.loads(line)["event"].split()[-1]
