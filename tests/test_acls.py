@@ -84,7 +84,7 @@ def codes(fortress):
     return list(read_codes(fortress.bootstrap_servers, TOPICS.codes))
 
 
-def until(holds, seconds=60):
+def until(holds, seconds=200):  # kernels may have to be compiled
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline
