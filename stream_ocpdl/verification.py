@@ -28,7 +28,7 @@ from stream_ocpdl.errors import OcpdlError
 from stream_ocpdl.evidence import Evidence, examine
 from stream_ocpdl.lives import Life, VerificationFailed
 from stream_ocpdl.ocpdl.learner import warm_up
-from stream_ocpdl.storm import Weather
+from stream_ocpdl.storm import Weather, owns
 from stream_ocpdl.stream.kafka import Connection, committed, create_topics, delete_topics, produce, watermarks
 from stream_ocpdl.stream.messages import Code, Draw, Tensor, split
 
@@ -292,7 +292,7 @@ def finish(trial: Trial, settings: Settings) -> None:
     trial.report(f"{settings.model.rsplit('.', 1)[1]}: learning to the end")
     with Life(settings) as life:
         deadline = time.monotonic() + 300
-        while committed(connection, settings.model, settings.topic) != goals:
+        while not owns(life) or committed(connection, settings.model, settings.topic) != goals:
             life.sleep(0.2)
             if time.monotonic() > deadline:
                 raise VerificationFailed(f"{settings.model} did not reach the end of its input in 300 s")
