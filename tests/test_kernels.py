@@ -235,7 +235,7 @@ def by_multipliers(Q, L, start, tolerance=1e-12):
     Y, rounds = start.copy(), np.full(count, -7)
     blocks.turn(L, 0, loads)
     room = multipliers.spaces(inverse, registers * lanes.GROUP)
-    multipliers.on_faces(count, inverse, loads, Y, rounds, room)
+    multipliers.on_faces(inverse, loads, Y, rounds, room)
     blocks.turn(Y, 0, now)
     hard = multipliers.judge(Q, multipliers.units_of(Q), now, tolerance, loads, rounds)
     assert hard == np.count_nonzero(rounds == multipliers.HARD)

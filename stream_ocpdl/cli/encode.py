@@ -1,7 +1,6 @@
 """`stream-ocpdl encode`: one of a fleet that codes."""
 
 import logging
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -13,11 +12,11 @@ import click
 from starlette.applications import Starlette
 
 from stream_ocpdl.cli.options import topics_create, with_settings
-from stream_ocpdl.cli.run import SILENT, Stop, abandon, crasher, report, said_after
+from stream_ocpdl.cli.run import SILENT, Stop, abandon, compile_kernels, crasher, logged, report, said_after
 from stream_ocpdl.config.loading import Loaded, load, show
 from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.config.validation import semantics
-from stream_ocpdl.errors import ConfigError, OcpdlError
+from stream_ocpdl.errors import ConfigError
 from stream_ocpdl.fingerprint import build
 from stream_ocpdl.logs import natural, written
 from stream_ocpdl.machine import processors
@@ -26,7 +25,6 @@ from stream_ocpdl.observe.fleet import EncoderBoard, WatchedCodebox
 from stream_ocpdl.observe.metrics import FromFamilies, registry_with
 from stream_ocpdl.observe.presence import Presence
 from stream_ocpdl.observe.server import Server
-from stream_ocpdl.ocpdl.learner import warm_up
 from stream_ocpdl.ocpdl.workers import Workers
 from stream_ocpdl.stream.commits import aside
 from stream_ocpdl.stream.dictionaries import Dictionary
@@ -71,22 +69,10 @@ def encode(config: Path | None, overrides: tuple[str, ...], crash_at: str | None
     check(settings)
     form = settings.log.format or natural()
     with written(form, settings.log.level, settings.kafka.secrets(), model=settings.model):
-        try:
-            board = EncoderBoard(settings.model, settings.shards, settings.topics().snapshots)
-            with endpoints(loaded, board):
-                at = crasher(crash_at) if crash_at else no_crash
-                serve(settings, plan, pace, connection, topics_create(config), at, board)
-        except OcpdlError as error:
-            if form == "plain":
-                raise  # to be said as every command says it
-            for line in str(error).splitlines():
-                log.log(logging.CRITICAL if error.exit_code else logging.INFO, "%s", line)
-            sys.exit(error.exit_code)
-        except Exception:
-            if form == "plain":
-                raise
-            log.critical("a bug", exc_info=True)
-            sys.exit(OcpdlError.exit_code)
+        board = EncoderBoard(settings.model, settings.shards, settings.topics().snapshots)
+        at = crasher(crash_at) if crash_at else no_crash
+        with logged(form), endpoints(loaded, board):
+            serve(settings, plan, pace, connection, topics_create(config), at, board)
 
 
 def check(settings: Settings) -> None:
@@ -132,7 +118,7 @@ def serve(
     board.starting = "compiling the kernels"
     with Workers(settings.threads or processors()) as workers:
         with said_after(SILENT, "compiling the kernels, once on this machine: it takes a minute or two"):
-            warm_up(plan.problem, workers)
+            compile_kernels(plan, workers)
         stop = Stop()
         wanted = [topics.input, topics.codes, topics.snapshots, topics.dead_letters]
         group = group_of(settings)

@@ -60,21 +60,27 @@ def run(config: Path | None, overrides: tuple[str, ...], crash_at: str | None) -
     parts = semantics(settings)
     form = settings.log.format or natural()
     with written(form, settings.log.level, settings.kafka.secrets(), model=settings.model):
-        try:
-            board = Board(settings.model, settings.shards)
-            with endpoints(loaded, board):
-                serve(settings, *parts, topics_create(config), crasher(crash_at) if crash_at else no_crash, board)
-        except OcpdlError as error:
-            if form == "plain":
-                raise  # to be said as every command says it
-            for line in str(error).splitlines():
-                log.log(logging.CRITICAL if error.exit_code else logging.INFO, "%s", line)
-            sys.exit(error.exit_code)
-        except Exception:
-            if form == "plain":
-                raise
-            log.critical("a bug", exc_info=True)  # a traceback, too, is one line
-            sys.exit(OcpdlError.exit_code)
+        board = Board(settings.model, settings.shards)
+        with logged(form), endpoints(loaded, board):
+            serve(settings, *parts, topics_create(config), crasher(crash_at) if crash_at else no_crash, board)
+
+
+@contextmanager
+def logged(form: str) -> Iterator[None]:
+    """An error ends the process as a line of the log; if that is plain, it is said as every command says it."""
+    try:
+        yield
+    except OcpdlError as error:
+        if form == "plain":
+            raise
+        for line in str(error).splitlines():
+            log.log(logging.CRITICAL if error.exit_code else logging.INFO, "%s", line)
+        sys.exit(error.exit_code)
+    except Exception:
+        if form == "plain":
+            raise
+        log.critical("a bug", exc_info=True)  # a traceback, too, is one line
+        sys.exit(OcpdlError.exit_code)
 
 
 @contextmanager

@@ -139,8 +139,8 @@ def spaces(inverse: Array, count: int) -> Room:
 
 
 @part
-def on_faces(count: int, inverse: Array, loads: Array, Y: Array, rounds: Indices, room: Room) -> None:
-    """The first `count` columns of loads (R, ·, GROUP) → minimisers, rows of Y, which holds the start; rounds, or HARD.
+def on_faces(inverse: Array, loads: Array, Y: Array, rounds: Indices, room: Room) -> None:
+    """The first columns of loads (R, ·, GROUP) → minimisers, rows of Y, which holds the start; rounds, or HARD.
 
     In each round rows are solved a register full at once, and those that are not done wait for the next.
     """
@@ -149,7 +149,7 @@ def on_faces(count: int, inverse: Array, loads: Array, Y: Array, rounds: Indices
     add_product(0, width, loads.reshape(R, free.shape[0]), inverse, 0.0, free)
     for r in range(R):
         if not inverse[r, r] > 0.0:  # it stays where it is: nothing is ever added to it
-            for i in range(count):
+            for i in range(Y.shape[0]):
                 free[i, r] = Y[i, r]
     size = first_faces(Y, rounds, room)
     for used in range(1, PATIENCE + 1):

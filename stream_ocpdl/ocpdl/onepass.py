@@ -340,7 +340,7 @@ def solve_tile(
     pull(mode, L, before, loads)
     hard = Y.shape[0]
     if mode.inverse.shape[0] > 0:
-        on_faces(Y.shape[0], mode.inverse, loads, Y, rounds, room)
+        on_faces(mode.inverse, loads, Y, rounds, room)
         turn(Y, 0, now)
         hard = judge(mode.Q, units, now, mode.tolerance, loads, rounds)
     else:

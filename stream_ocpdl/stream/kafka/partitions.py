@@ -9,14 +9,13 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import cast
 
 from confluent_kafka import KafkaException, TopicPartition
 
 from stream_ocpdl.errors import BrokerError, OcpdlError
 from stream_ocpdl.stream.kafka.admin import partitions_of
 from stream_ocpdl.stream.kafka.connection import Connection
-from stream_ocpdl.stream.kafka.reading import STATISTICS_MS, raise_on_read, record_of
+from stream_ocpdl.stream.kafka.reading import STATISTICS_MS, until_failed
 from stream_ocpdl.stream.kafka.windows import read_windows, stable_ends
 from stream_ocpdl.stream.messages import Record
 from stream_ocpdl.stream.ports import Stand
@@ -91,17 +90,7 @@ class KafkaPartitions:
         """Records, or what came until the timeout."""
         if self._failed is not None:
             raise self._failed
-        records = []
-        for message in self._consumer.consume(limit, timeout):
-            error = message.error()
-            if error is None:
-                records.append(record_of(message))
-                continue
-            try:
-                raise_on_read(error, self._topic, cast(int, message.partition()))
-            except OcpdlError as failed:
-                self._failed = failed  # what came before it counts, and nothing that comes after
-                break
+        records, self._failed = until_failed(self._consumer.consume(limit, timeout), self._topic)
         if not records and self._failed is not None:
             raise self._failed
         return records

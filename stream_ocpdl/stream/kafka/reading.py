@@ -4,7 +4,7 @@ import ctypes
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, cast
 
@@ -143,6 +143,21 @@ _address = ctypes.pythonapi.PyList_GetItem
 _address.argtypes, _address.restype = [ctypes.py_object, ctypes.c_ssize_t], ctypes.c_void_p
 
 
+def until_failed(messages: Iterable[Message], topic: str) -> tuple[list[Record], OcpdlError | None]:
+    """The records before the first error, and that error: what came before it counts, and nothing that comes after."""
+    records = []
+    for message in messages:
+        error = message.error()
+        if error is None:
+            records.append(record_of(message))
+            continue
+        try:
+            raise_on_read(error, topic, cast(int, message.partition()))
+        except OcpdlError as failed:
+            return records, failed
+    return records, None
+
+
 def raise_on_read(error: KafkaError, topic: str, partition: int) -> None:
     """Refuse what cannot mend itself."""
     if error.code() == KafkaError._AUTO_OFFSET_RESET:
@@ -273,17 +288,7 @@ class KafkaSource:
         if self._failed is not None:
             raise self._failed
         self._pause_all_but(hungry)
-        records = []
-        for message in self._consumer.consume(limit, timeout):
-            error = message.error()
-            if error is None:
-                records.append(record_of(message))
-                continue
-            try:
-                raise_on_read(error, self._topic, cast(int, message.partition()))
-            except OcpdlError as failed:
-                self._failed = failed  # what came before it counts, and nothing that comes after
-                break
+        records, self._failed = until_failed(self._consumer.consume(limit, timeout), self._topic)
         if not records and self._failed is not None:
             raise self._failed
         return records
