@@ -202,7 +202,7 @@ def whole(records: Iterable[Record]) -> Iterator[Record]:
             log.warning("%s at %s", refusal.reason, refusal.record.position)
         assembler.waiting(record.position.offset + 1)
         if put.whole is not None:
-            yield replace(record, value=put.whole)
+            yield record._replace(value=put.whole)
 
 
 def piece_of(value: bytes | None) -> Chunk | None:

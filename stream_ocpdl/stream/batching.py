@@ -96,6 +96,8 @@ class Batcher:
         self._turn = self._partitions.index(cursor) if self._in_turn and cursor in self._partitions else 0
         self._waiting: dict[int, deque[Item]] = {partition: deque() for partition in self._partitions}
         self._line: deque[Item] = deque()
+        self._places = False
+        """Whether an item may wait that only keeps its place."""
         self._held = dict.fromkeys(self._partitions, 0)
         """Bytes of each partition that wait."""
         self._largest = 0
@@ -209,10 +211,13 @@ class Batcher:
 
     def _hold(self, item: Item, sign: int) -> None:
         """Count an item that waits, or no longer does; a place alone holds nothing."""
-        if not item.empty:
-            size = held_by(item)
-            self._held[item.position.partition] += sign * size
-            self._largest = max(self._largest, size)
+        if item.empty:
+            self._places = True
+            return
+        size = held_by(item)
+        self._held[item.position.partition] += sign * size
+        if size > self._largest:
+            self._largest = size
 
     def _pop(self, tensors: int) -> list[Item]:
         """The items up to the last of so many tensors, and those right after it that have none."""
@@ -247,7 +252,10 @@ class Batcher:
         reached: dict[int, int] = {}
         for partition, _, last in (run for item in taken if not item.late for run in places_of(item)):
             reached[partition] = max(reached.get(partition, 0), last + 1)
-        waiting = [item for item in chain(self._line, *self._waiting.values()) if item.empty]
+        waiting: list[Item] = []
+        if self._places:
+            waiting = [item for item in chain(self._line, *self._waiting.values()) if item.empty]
+            self._places = bool(waiting)
         ahead = tuple(run for item in waiting for run in places_of(item))
         learned = tuple(run for item in waiting for run in item.learned)
         history = merged(item.history for item in taken)

@@ -1,14 +1,14 @@
 """What waits for its minibatch: items, each of one record, in a line; and what leaves together."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from stream_ocpdl.stream.assembly import OVERHEAD, Refusal, weight
 from stream_ocpdl.stream.messages import Position, Record, Run, Tensor
 from stream_ocpdl.stream.refusals import History, merged
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Item:
+class Item(NamedTuple):
     """What one record brought about: a tensor, refusals, or neither. Whatever it is, it has a place in the line."""
 
     position: Position
@@ -72,13 +72,13 @@ def joined(first: Item, second: Item) -> Item:
         runs[partition] = (runs.get(partition, (low, high))[0], high)
     places = tuple((partition, low, high) for partition, (low, high) in runs.items())
     done, learned = merged((first.done, second.done)), (*first.learned, *second.learned)
-    return replace(second, places=places, done=done, learned=learned)
+    return second._replace(places=places, done=done, learned=learned)
 
 
 def done_with(item: Item) -> Item:
     """An item whose tensor was learned or whose refusals are gone, and which keeps its place."""
     learned = (*item.learned, *([] if item.tensor is None else places_of(item)))
-    return replace(item, tensor=None, parts=(), refused=(), done=item.history, learned=learned)
+    return item._replace(tensor=None, parts=(), refused=(), done=item.history, learned=learned)
 
 
 def chain_of(item: Item) -> tuple[str, int] | None:
@@ -90,7 +90,7 @@ def chain_of(item: Item) -> tuple[str, int] | None:
 def refuse(item: Item, error: Exception) -> Item:
     """An item without its tensor."""
     refused = (*item.refused, *(Refusal.of(record, error) for record in item.parts))
-    return replace(item, tensor=None, parts=(), refused=refused)
+    return item._replace(tensor=None, parts=(), refused=refused)
 
 
 def held_by(item: Item) -> int:
@@ -108,4 +108,5 @@ def refused_bytes(item: Item) -> int:
 
 def record_bytes(record: Record) -> int:
     """About the memory of a record."""
-    return OVERHEAD + len(record.value or b"") + weight(record)
+    size = OVERHEAD + len(record.value or b"")
+    return size + weight(record) if record.key or record.headers else size

@@ -1,14 +1,13 @@
 """What a step gives to the world: codes, dead letters, snapshots. The same from a replay as from the step itself."""
 
-from collections.abc import Iterable
-from itertools import repeat
+from collections.abc import Iterable, Sequence
 from math import isfinite
 
 from stream_ocpdl.ocpdl.diagnostics import assumption_card
 from stream_ocpdl.ocpdl.results import Coding, Step
 from stream_ocpdl.stream.intake import KEY
 from stream_ocpdl.stream.messages import (
-    Code,
+    Codes,
     DeadLetter,
     Headers,
     Output,
@@ -29,37 +28,27 @@ CARRIED_BYTES = 1024
 
 def codes(plan: Plan, step: Step, rows: Iterable[Record], epoch: int = 0) -> Iterable[Output]:
     """The codes of a step; each row is given by its record, or the one of its last piece."""
-    dictionary, common = Version(plan.model, step.t - 1, plan.shard, epoch), _event(plan, "code", "")[:-1]
-    columns = (rows, step.codes, step.coding.losses.tolist(), *judgements(step))
-    change = step.judged.change if step.judged else None
-    for record, h, loss, residual, places in zip(*columns, strict=False):
-        code = Code(dictionary, step.t, record.position, loss, h, residual, places, change)
-        yield _code(common, record, code)
+    dictionary = Version(plan.model, step.t - 1, plan.shard, epoch)
+    losses, judged = step.coding.losses.tolist(), step.judged
+    found = Codes(dictionary, step.t, step.codes, losses, *(judged[:3] if judged else ()))
+    return _codes(plan, found, rows)
 
 
 def codes_of(
-    plan: Plan, dictionary: Version, rows: Iterable[Record], coding: Coding, residuals: Iterable[float]
+    plan: Plan, dictionary: Version, rows: Iterable[Record], coding: Coding, residuals: Sequence[float]
 ) -> Iterable[Output]:
     """Codes of tensors that nobody learned here; each row is given by its record, or the one of its last piece."""
-    common, t = _event(plan, "code", "")[:-1], max(dictionary.t, 1)
-    for record, h, loss, residual in zip(rows, coding.H, coding.losses.tolist(), residuals, strict=True):
-        yield _code(common, record, Code(dictionary, t, record.position, loss, h, residual))
+    return _codes(plan, Codes(dictionary, max(dictionary.t, 1), coding.H, coding.losses.tolist(), residuals), rows)
 
 
-def _code(common: Headers, record: Record, code: Code) -> Output:
-    """A code as a record, with what it has of the tensor's."""
-    headers = (*common, ("ce_id", _place(record).encode()))
-    if record.headers:
-        headers += _carried(record.headers)
-    return Output("codes", record.key, code.to_bytes(), headers, max(record.timestamp, 0))
-
-
-def judgements(step: Step) -> tuple[Iterable[float | None], Iterable[tuple[float, float] | None]]:
-    """Of each tensor of a step its residual, and where it stands among earlier ones, by that and by its norm."""
-    found = step.judged
-    if found is None:
-        return repeat(None), repeat(None)
-    return found.residuals, repeat(None) if found.quantiles is None else found.quantiles
+def _codes(plan: Plan, codes: Codes, rows: Iterable[Record]) -> Iterable[Output]:
+    """Codes as records, each with what it has of the tensor's."""
+    common, records = _event(plan, "code", "")[:-1], list(rows)
+    for record, value in zip(records, codes.to_bytes(record.position for record in records), strict=True):
+        headers = (*common, ("ce_id", _place(record).encode()))
+        if record.headers:
+            headers += _carried(record.headers)
+        yield Output("codes", record.key, value, headers, max(record.timestamp, 0))
 
 
 def _carried(headers: Headers) -> Headers:

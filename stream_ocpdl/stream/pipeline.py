@@ -130,18 +130,19 @@ class Pipeline:
 
     def feed(self, records: Iterable[Record], now: float) -> None:
         """Decode records and let them wait for their minibatch."""
+        reached, ahead = self._before.reached, self._before.ahead
         for record in records:
             partition, offset = record.position
             if offset < self._expected[partition]:
                 raise LineageError(f"partition {partition} delivered offset {offset} again: a fault of the client")
             self._expected[partition] = offset + 1
-            if offset >= self._before.reached[partition]:
+            if offset >= reached[partition]:
                 item = self._intake.read(record, now)
-                if within(record.position, self._before.ahead):
+                if ahead and within(record.position, ahead):
                     item = _again(item, within(record.position, self._before.learned))
                 self._batcher.add(item)
             elif within(record.position, self._before.open):
-                item = replace(self._intake.read(record, now), late=True)
+                item = self._intake.read(record, now)._replace(late=True)
                 if item.refused:  # what came before it is gone
                     self._batcher.add(item)
 

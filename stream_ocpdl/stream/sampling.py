@@ -3,7 +3,7 @@
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 
 from stream_ocpdl.errors import ConfigError
@@ -80,7 +80,7 @@ class _Pieces:
         for refusal in (*stale, *put.refused):
             yield refusal.record, {"reason": refusal.reason}
         if put.whole is not None:
-            yield replace(record, value=put.whole), {"pieces": len(put.parts)}
+            yield record._replace(value=put.whole), {"pieces": len(put.parts)}
 
 
 def _stray(found: Fields) -> bool:

@@ -22,7 +22,7 @@ from stream_ocpdl.stream.kafka.allowed import allowed_topics
 from stream_ocpdl.stream.kafka.backoff import Backoff, client_log
 from stream_ocpdl.stream.kafka.connection import LARGEST, Connection
 from stream_ocpdl.stream.messages import Headers
-from stream_ocpdl.stream.permissions import Permission
+from stream_ocpdl.stream.permissions import Operation, Permission
 from stream_ocpdl.stream.ports import CrashPoint, no_crash
 
 log = logging.getLogger("stream_ocpdl.kafka")
@@ -44,6 +44,9 @@ GONE = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNK
 
 UNCLEAR = (KafkaError._INCONSISTENT, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 """What it is told when an ACL is missing, and not of which topic."""
+
+HEEDED = 64
+"""Records between two looks at what became of those before: each lets other threads go first."""
 
 PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 """What becomes of the records of a transaction that is aborted."""
@@ -155,8 +158,8 @@ class Transactions:
         self.id, self._timeout_ms = transactional_id, timeout_ms
         self._check, self._backoff = check, Backoff(transactional_id)
         self._opened: Producer | None = None
-        self._wanted: set[Permission] = set()
-        """What the present transaction must be allowed to do."""
+        self._wanted: set[tuple[Operation, str]] = set()
+        """What the present transaction must be allowed to do, with which topics."""
 
     @property
     def _producer(self) -> Producer:
@@ -223,15 +226,17 @@ class Transactions:
         self._check()
         at("before-produce")
         self._insist(self._producer.begin_transaction, deadline)
-        wrote = False
+        wrote = 0
         for row, following in pairwise(chain(records(), [None])):
             if row is not None:
                 self._produce(row, report if following is None else None, deadline)
-                wrote = True
+                wrote += 1
+                if wrote % HEEDED == 0:
+                    self._producer.poll(0)
         at("after-produce")
         if consumed is not None:
             offsets, group = consumed()
-            self._wanted |= {Permission("Read", "topic", place.topic) for place in offsets}
+            self._wanted |= {("Read", place.topic) for place in offsets}
             self._insist(partial(self._producer.send_offsets_to_transaction, offsets, group, self._timeout), deadline)
         at("before-commit")
         self._insist(partial(self._producer.commit_transaction, self._timeout), deadline)
@@ -244,12 +249,11 @@ class Transactions:
 
     def _produce(self, row: Row, report: Any, deadline: float) -> None:
         topic, partition, key, value, headers, timestamp = row
-        self._wanted.add(Permission("Write", "topic", topic))
+        self._wanted.add(("Write", topic))
         while True:
             began = time.monotonic()
             try:
                 self._producer.produce(topic, value, key, partition, report, None, timestamp, list(headers))
-                self._producer.poll(0)
             except BufferError:
                 self._producer.poll(0.1)
                 if time.monotonic() > deadline:
@@ -301,12 +305,12 @@ class Transactions:
         if error.code() not in UNCLEAR:
             by_group = error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
             return self._connection.denied(error, self._connection.group if by_group else self.id)
-        found = allowed_topics(self._connection, {one.name for one in self._wanted})
+        found = allowed_topics(self._connection, {topic for _, topic in self._wanted})
         where = self._connection.bootstrap_servers, self._connection.principal
-        for one in sorted(self._wanted):
-            told = found.get(one.name)
-            if told is not None and one.operation not in told:
-                return Denied(one.missing(*where))
+        for operation, topic in sorted(self._wanted):
+            told = found.get(topic)
+            if told is not None and operation not in told:
+                return Denied(Permission(operation, "topic", topic).missing(*where))
         return None
 
     def _deadline(self) -> float:

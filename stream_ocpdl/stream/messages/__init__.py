@@ -10,7 +10,7 @@ from stream_ocpdl.stream.messages.framing import FOREIGN, MAGIC, OWN, VERSION, P
 from stream_ocpdl.stream.messages.journal import ANSWERS, GENESIS, JournalRecord, Refused, Target, link, runs
 from stream_ocpdl.stream.messages.manifest import Manifest, Place
 from stream_ocpdl.stream.messages.records import Headers, Output, Position, Record, Run, Version
-from stream_ocpdl.stream.messages.results import SOFTWARE, Code, DeadLetter, Partial, Snapshot
+from stream_ocpdl.stream.messages.results import SOFTWARE, Code, Codes, DeadLetter, Partial, Snapshot
 from stream_ocpdl.stream.messages.tensor import DTYPES, Draw, Origin, Tensor, raw
 from stream_ocpdl.stream.messages.terms import CHANGES, Terms
 
@@ -43,6 +43,7 @@ __all__ = [
     "VERSION",
     "Chunk",
     "Code",
+    "Codes",
     "DeadLetter",
     "Draft",
     "Draw",

@@ -7,6 +7,7 @@ The payload begins at a multiple of 16: arrays are read in place, aligned.
 
 import reprlib
 import struct
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgpack
@@ -17,6 +18,8 @@ from stream_ocpdl.errors import DecodeError
 MAGIC = b"OCT"
 VERSION = 1
 ALIGNMENT = 16
+SHORT = 512
+"""Bytes that a message has with its header, if that is a short one."""
 _PREFIX = struct.Struct("<3sBI")
 _QUOTED = reprlib.Repr()
 _QUOTED.maxlevel, _QUOTED.maxlist, _QUOTED.maxdict, _QUOTED.maxstring, _QUOTED.maxother = 2, 16, 3, 60, 60
@@ -49,11 +52,16 @@ def frame(header: dict[str, Any], *payload: Payload, crc: bool = False) -> bytes
     """
     if crc:
         header = header | {"crc32": checksum(*payload)}
-    packed = msgpack.packb(header)
+    return framed(msgpack.packb(header), *payload)
+
+
+def framed(packed: bytes, *payload: Payload) -> bytes:
+    """The bytes of a message whose header is packed already."""
     before, behind = around(len(packed))
-    return b"".join([before, packed, behind, *payload])
+    return b"".join((before, packed, behind, *payload))
 
 
+@lru_cache(1024)
 def around(length: int) -> tuple[bytes, bytes]:
     """What comes before a header of so many bytes, and behind it."""
     return _PREFIX.pack(MAGIC, VERSION, length), bytes(-(_PREFIX.size + length) % ALIGNMENT)
@@ -66,6 +74,20 @@ def unframe(value: Payload | None, limits: Limits = FOREIGN) -> tuple[dict[str, 
     if "crc32" in header and (header["crc32"] != checksum(payload) or type(header["crc32"]) is not int):
         raise DecodeError(f"crc32 is {brief(header['crc32'])}, and that of the payload {checksum(payload)}")
     return header, payload
+
+
+def beginning(value: Payload | None) -> bytes | None:
+    """The bytes of a message up to the end of its header, if that is short, as most are."""
+    if value is None or len(value) < _PREFIX.size:
+        return None
+    end = _PREFIX.size + _PREFIX.unpack_from(value)[2]
+    return bytes(value[:end]) if end <= SHORT and end + -end % ALIGNMENT <= len(value) else None
+
+
+def header_in(head: bytes) -> tuple[memoryview, int]:
+    """The header in the beginning of a message, still packed, and where the payload begins."""
+    packed, _ = take_apart(head + bytes(-len(head) % ALIGNMENT))
+    return packed, len(head) + -len(head) % ALIGNMENT
 
 
 def take_apart(value: Payload | None, limits: Limits = FOREIGN) -> tuple[memoryview, memoryview]:

@@ -1,7 +1,6 @@
 """Records as a broker keeps them, and the names of places and dictionaries."""
 
 import re
-from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from stream_ocpdl.errors import DecodeError
@@ -24,8 +23,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 """Names may come more than once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """A record as it was read from the input."""
 
     position: Position
@@ -36,8 +34,7 @@ class Record:
     """Milliseconds since 1970; −1 where it is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """A record to be written: the name of a stream ("codes", "journal" …), not of a topic."""
 
     stream: str

@@ -1,11 +1,13 @@
 """What goes out: codes, dictionaries, what could not be learned, and sums for those who learn together."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from itertools import repeat
 from math import prod
-from typing import Self
+from typing import Any, Self
 
+import msgpack
 import numpy as np
 
 from stream_ocpdl.errors import DecodeError
@@ -13,7 +15,7 @@ from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.diagnostics import Assumption, Standing
 from stream_ocpdl.ocpdl.reshape import Layout
 from stream_ocpdl.stream.messages.fields import Fields, pairs, to_base64
-from stream_ocpdl.stream.messages.framing import OWN, Payload, brief, frame, unframe
+from stream_ocpdl.stream.messages.framing import OWN, Payload, brief, frame, framed, unframe
 from stream_ocpdl.stream.messages.layout import layout_of, written_layout
 from stream_ocpdl.stream.messages.records import Position, Record, Version
 from stream_ocpdl.stream.messages.tensor import dense
@@ -42,22 +44,10 @@ class Code:
 
     def to_bytes(self) -> bytes:
         """Header with where and when, payload the R numbers."""
-        header = {
-            "kind": "code",
-            "dictionary": str(self.dictionary),
-            "step": self.step,
-            "input": self.position,
-            "loss": self.loss,
-            "dtype": "<f8",
-            "shape": [len(self.code)],
-        }
-        if self.residual is not None:
-            header["residual"] = self.residual
-        if self.quantiles is not None:
-            header["quantiles"] = self.quantiles
-        if self.change is not None:
-            header["change"] = self.change
-        return frame(header, np.ascontiguousarray(self.code, F8).data)
+        residuals = None if self.residual is None else [self.residual]
+        quantiles = None if self.quantiles is None else [self.quantiles]
+        codes = Codes(self.dictionary, self.step, self.code[None], [self.loss], residuals, quantiles, self.change)
+        return next(codes.to_bytes([self.position]))
 
     @classmethod
     def from_bytes(cls, value: Payload | None) -> Self:
@@ -78,6 +68,41 @@ class Code:
             fields.optional("quantiles", fields.two_shares),
             fields.optional("change", lambda name: fields.one_of(name, CHANGES)),
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Codes:
+    """The codes of one minibatch. There are many of them, and what they have in common is packed once."""
+
+    dictionary: Version
+    step: int
+    H: Array
+    losses: Sequence[float]
+    residuals: Sequence[float] | None = None
+    quantiles: Sequence[tuple[float, float]] | None = None
+    change: str | None = None
+
+    def to_bytes(self, positions: Iterable[Position]) -> Iterator[bytes]:
+        """The message of each, as `Code` reads it."""
+        pack, shape, payload = _body, [self.H.shape[1]], np.ascontiguousarray(self.H, F8).tobytes()
+        first = pack(["kind", "code", "dictionary", str(self.dictionary), "step", self.step, "input"])
+        last = pack([] if self.change is None else ["change", self.change])
+        size, fields = 8 * shape[0], 7 + sum(x is not None for x in (self.residuals, self.quantiles, self.change))
+        first, nothing = bytes([0x80 | fields]) + first, repeat(None)
+        columns = (positions, self.losses, self.residuals or nothing, self.quantiles or nothing)
+        for j, (position, loss, residual, places) in enumerate(zip(*columns, strict=False)):
+            own = [position, "loss", loss, "dtype", "<f8", "shape", shape]
+            if residual is not None:
+                own += ("residual", residual)
+            if places is not None:
+                own += ("quantiles", places)
+            yield framed(b"".join((first, pack(own), last)), payload[j * size : (j + 1) * size])
+
+
+def _body(values: list[Any]) -> bytes:
+    """The names and values of a map as msgpack has them, without its head: that of a short list is one byte, too."""
+    packed: bytes = msgpack.packb(values)
+    return packed[1:]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

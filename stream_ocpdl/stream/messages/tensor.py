@@ -10,7 +10,7 @@ import numpy as np
 from stream_ocpdl.errors import DataError, DecodeError
 from stream_ocpdl.ocpdl.arrays import BigArray, Indices, Sparse
 from stream_ocpdl.stream.messages.fields import Fields
-from stream_ocpdl.stream.messages.framing import Payload, brief, frame, take_apart, unframe, unpack
+from stream_ocpdl.stream.messages.framing import Payload, beginning, brief, frame, header_in, unframe, unpack
 
 DTYPES = ("<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "<u8", "<u4", "<u2", "|i1", "|u1", "|b1")
 _DTYPES = {name: np.dtype(name) for name in DTYPES}
@@ -55,9 +55,14 @@ class Tensor:
     @classmethod
     def plain(cls, value: Payload | None) -> Self | None:
         """The tensor, if it is dense and has no checksum. Such headers come again and again, and are known by heart."""
-        packed, payload = take_apart(value)
-        known = _plain(bytes(packed))
-        return known and cls(dense(known[0], known[1], payload), known[2])
+        head = beginning(value)
+        known = _plain(head) if head else None
+        if known is None or value is None:
+            return None
+        dtype, shape, axes, start, size = known
+        if len(value) != size:
+            return cls(dense(dtype, shape, memoryview(value)[start:]), axes)  # which says what is wrong
+        return cls(np.ndarray(shape, dtype, value, start), axes)
 
     @classmethod
     def read(cls, header: dict[str, Any], payload: memoryview) -> Self:
@@ -169,14 +174,25 @@ def dense(dtype: np.dtype[Any], shape: tuple[int, ...], payload: memoryview) -> 
     return np.frombuffer(payload, dtype).reshape(shape)
 
 
+class _Plain(NamedTuple):
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    axes: tuple[str, ...] | None
+    start: int
+    """Where the payload begins."""
+    size: int
+    """Bytes of the whole message."""
+
+
 @lru_cache(64)
-def _plain(packed: bytes) -> tuple[np.dtype[Any], tuple[int, ...], tuple[str, ...] | None] | None:
-    """dtype, shape and axes of the header of a dense tensor without a checksum; None if it is another."""
+def _plain(head: bytes) -> _Plain | None:
+    """What the beginning of a message says, if it is that of a dense tensor without a checksum."""
+    packed, start = header_in(head)
     header = unpack(packed)
     if header.get("kind") != "tensor" or "crc32" in header:
         return None
     dtype, shape, axes, nnz = _describe(Fields(header, "tensor"))
-    return (dtype, shape, axes) if nnz is None else None
+    return _Plain(dtype, shape, axes, start, start + prod(shape) * dtype.itemsize) if nnz is None else None
 
 
 def _describe(fields: Fields) -> tuple[np.dtype[Any], tuple[int, ...], tuple[str, ...] | None, int | None]:
