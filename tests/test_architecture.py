@@ -15,7 +15,7 @@ README = PACKAGE.parent / "README.md"
 LAYERS = [
     {"ocpdl.arrays", "errors", "interrupts", "machine", "logs"},
     {"fingerprint", "config.clients", "conventions", "ocpdl.compiled"},
-    {"ocpdl.lanes", "ocpdl.workers", "ocpdl.schedules", "ocpdl.simplex", "ocpdl.anomaly"},
+    {"ocpdl.lanes", "ocpdl.pointers", "ocpdl.workers", "ocpdl.schedules", "ocpdl.simplex", "ocpdl.anomaly"},
     {"ocpdl.kernels", "ocpdl.panels", "ocpdl.contraction", "ocpdl.constraints"},
     {"ocpdl.rowgroup", "ocpdl.onerow", "ocpdl.multipliers"},
     {"ocpdl.rows", "ocpdl.quadratic", "ocpdl.spelling"},

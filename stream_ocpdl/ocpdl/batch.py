@@ -13,6 +13,7 @@ import numpy as np
 from stream_ocpdl.errors import DataError
 from stream_ocpdl.ocpdl import arrays, kernels
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Flags, Indices, Sparse
+from stream_ocpdl.ocpdl.pointers import addresses
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
@@ -22,7 +23,7 @@ NORMS = {"float64": 1e75, "float32": 1e15}
 DTYPES = {name: np.dtype(name) for name in NORMS}
 """NumPy's name of them: a comparison with the name as text takes much longer."""
 
-FUSED = (np.dtype(np.float64), np.dtype(np.float32), np.dtype(np.uint8))
+FUSED = {np.dtype(np.float64), np.dtype(np.float32), np.dtype(np.uint8)}
 """What the copying kernel reads, numbers and images; compiling it for more would cost every start more than a NumPy
 conversion, which is followed by a scan of what it wrote, costs a tensor."""
 
@@ -113,6 +114,11 @@ def fill(
         _check_kind(problem, row)
     b, refusals = len(rows), dict[int, str]()
     energies, negative = np.empty(b), np.empty(b, np.bool_)
+    if _all_alike(rows):
+        like = _read_only(rows[0].reshape(-1))
+        workers.run(kernels.copy_rows, b, out.size / b, addresses(rows), like, out.reshape(b, -1), energies, negative)
+        batch, refused = _judge(problem, out, energies, negative, workers)
+        return batch, {int(j): _reason(out[j], problem) for j in refused}
 
     def copy(lo: int, hi: int) -> None:
         for j in range(lo, hi):
@@ -175,6 +181,16 @@ def _all_plain(rows: Sequence[BigArray | Sparse], shape: tuple[int, ...]) -> Typ
     return all(type(row) is np.ndarray and row.shape == shape and row.dtype.kind in "biuf" for row in rows)
 
 
+def _all_alike(rows: Sequence[BigArray | Sparse]) -> TypeGuard[Sequence[BigArray]]:
+    """Whether the copying kernel reads them, all in one way."""
+    kinds = {row.dtype if isinstance(row, np.ndarray) and _readable(row) else None for row in rows}
+    return len(kinds) == 1 and kinds <= FUSED
+
+
+def _readable(row: BigArray) -> bool:
+    return row.flags.c_contiguous and row.flags.aligned
+
+
 def _check_kind(problem: Problem, row: BigArray | Sparse) -> None:
     if tuple(row.shape) != problem.shape:
         raise DataError(f"X has shape {tuple(row.shape)}; a tensor of this problem has shape {problem.shape}")
@@ -183,7 +199,7 @@ def _check_kind(problem: Problem, row: BigArray | Sparse) -> None:
 
 def _copy(row: BigArray, out: BigArray) -> tuple[float, bool]:
     """One tensor into its place; its energy, and whether a cell is below zero."""
-    if row.dtype in FUSED and row.flags.c_contiguous and row.flags.aligned:
+    if row.dtype in FUSED and _readable(row):
         return kernels.copy(_read_only(row.reshape(-1)), out.reshape(-1))
     energies, negative = np.empty(1), np.empty(1, np.bool_)
     with np.errstate(over="ignore", invalid="ignore"):

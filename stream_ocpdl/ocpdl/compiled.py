@@ -8,12 +8,16 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+import numba.extending
 
 from stream_ocpdl.machine import KERNELS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 KEPT = KERNELS is not None
+
+intrinsic: Callable[[F], Any] = cast(Any, numba.extending).intrinsic
+"""For a function that says itself what it is compiled to."""
 
 
 def kernel(function: F) -> F:

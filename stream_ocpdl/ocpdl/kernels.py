@@ -14,6 +14,7 @@ import numpy as np
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Flags, Indices
 from stream_ocpdl.ocpdl.compiled import exact, kernel, part
 from stream_ocpdl.ocpdl.lanes import GROUP, fma, load, load_some, smaller, some, spread, store, store_some
+from stream_ocpdl.ocpdl.pointers import there
 
 TILE = 256
 """Cells of a tile: ranges of cells begin at multiples of it, and a tile's accumulators stay in the first cache."""
@@ -66,6 +67,15 @@ def copy(source: BigArray, out: BigArray) -> tuple[float, bool]:
         out[m] = source[m]
     below |= measure_rest(out[whole:], sums)
     return total(sums), below
+
+
+@exact
+def copy_rows(
+    lo: int, hi: int, places: Indices, like: BigArray, out: BigArray, energies: Array, negative: Flags
+) -> None:
+    """`copy` of the tensors j in [lo, hi) at these addresses, which all are `like` one (M) → out (b, M)."""
+    for j in range(lo, hi):
+        energies[j], negative[j] = copy(there(places[j], like), out[j])
 
 
 @exact

@@ -13,16 +13,15 @@ order, A and W of float64, X and B of either kind.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import numba.extending
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
-from stream_ocpdl.ocpdl.compiled import exact, part
+from stream_ocpdl.ocpdl.compiled import exact, intrinsic, part
 from stream_ocpdl.ocpdl.lanes import (
     GROUP,
     INDEX,
@@ -53,8 +52,6 @@ ATOMS, REGISTERS = (8, (2, 3)) if WIDE else (6, (1, 2))
 """Sizes of a panel: up to so many atoms, and as many registers of cells; 24 sums are in registers then, of 32, or 12 of
 16."""
 
-F = TypeVar("F", bound=Callable[..., Any])
-intrinsic: Callable[[F], Any] = cast(Any, numba.extending).intrinsic
 TOOLS: Any = cgutils
 INT = ir.IntType(64)
 

@@ -27,6 +27,10 @@ PATIENCE = 10.0
 POLLED, WAIT = 256, 0.05
 """Records and seconds of one poll of the thread: it ends within that time when it is told to."""
 
+PORTION = 2_000_000
+"""Bytes of one poll, about, where records are large: the client copies them, and nobody else has the interpreter until
+it is done. Small portions are copied while kernels run, which do not need it."""
+
 
 _HANGS = f"a call into the client does not come back within {PATIENCE:g} s"
 
@@ -39,6 +43,8 @@ class Ahead:
         self._changed = threading.Condition()
         self._records: deque[Record] = deque()
         self._bytes = 0
+        self._wanted = POLLED
+        """Records of the next poll."""
         self._hungry: Collection[int] = ()
         self._failed: BaseException | None = None
         self._life: object | None = None
@@ -130,7 +136,7 @@ class Ahead:
                 if self._asked is not None:
                     self._look()
                 else:
-                    self._put(life, self._source.poll(POLLED, WAIT, self._hungry))
+                    self._put(life, self._source.poll(self._wanted, WAIT, self._hungry))
         except BaseException as error:  # whoever polls is to hear of it
             with self._changed:
                 if self._life is life:
@@ -156,8 +162,11 @@ class Ahead:
             return self._life is life
 
     def _put(self, life: object, records: list[Record]) -> None:
+        size = sum(map(record_bytes, records))
+        if records:
+            self._wanted = min(max(PORTION * len(records) // size, 1), POLLED)
         with self._changed:
             if records and self._life is life:
                 self._records.extend(records)
-                self._bytes += sum(map(record_bytes, records))
+                self._bytes += size
                 self._changed.notify()
