@@ -23,9 +23,9 @@ from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.matching import match_atoms
 from stream_ocpdl.ocpdl.synthetic import SLOW, chain
 from stream_ocpdl.stream.ahead import Ahead
+from stream_ocpdl.stream.beside import aside
 from stream_ocpdl.stream.checkpoint import NoStore
 from stream_ocpdl.stream.client import TensorProducer
-from stream_ocpdl.stream.commits import aside
 from stream_ocpdl.stream.kafka import Connection, KafkaSource, topic_id
 from stream_ocpdl.stream.pipeline import Outcome, Pipeline
 from stream_ocpdl.stream.plan import Plan

@@ -6,8 +6,10 @@ import time
 import pytest
 
 from stream_ocpdl.errors import BrokerError, InputLost
+from stream_ocpdl.stream import beside
 from stream_ocpdl.stream.ahead import Ahead
-from stream_ocpdl.stream.commits import Commits, aside
+from stream_ocpdl.stream.beside import aside
+from stream_ocpdl.stream.commits import Commits
 from stream_ocpdl.stream.inputs import Inputs
 from stream_ocpdl.stream.messages import Output, Position
 from tests.fakes import Source, World
@@ -216,6 +218,28 @@ def test_what_goes_wrong_is_heard_at_the_next_turn():
         commits.begin(output(2), {})
 
     assert [value for value, _ in outbox.written] == [b"0"]
+
+
+def test_calls_beside_share_a_thread_unless_they_are_made_at_once():
+    """A service makes many a second, for as long as it runs."""
+    names = {aside(threading.current_thread).result() for _ in range(20)}
+    assert len(names) <= 2  # one that has just answered may not wait yet
+
+    both = threading.Barrier(2, timeout=10)
+    one, other = (aside(lambda: (both.wait(), threading.current_thread())[1]) for _ in range(2))
+    assert one.result(20) is not other.result(20)
+
+
+def test_an_alarm_rings_if_nobody_comes_back(monkeypatch):
+    """Once; and not for what was done in time."""
+    monkeypatch.setattr(beside, "LOOK", 0.01)
+    rung = []
+    with beside.alarm(60, lambda: rung.append("early")):
+        pass
+    with beside.alarm(0.0, lambda: rung.append("late")):
+        assert eventually(lambda: rung)
+        time.sleep(0.05)
+    assert rung == ["late"]
 
 
 def test_a_transaction_that_failed_is_noticed_in_silence():

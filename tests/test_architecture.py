@@ -60,6 +60,7 @@ LAYERS = [
         "stream.assembly",
         "stream.formats",
         "stream.ports",
+        "stream.beside",
         "stream.refusals",
         "stream.draws",
         "stream.shards",

@@ -26,7 +26,7 @@ from stream_ocpdl.observe.metrics import FromFamilies, registry_with
 from stream_ocpdl.observe.presence import Presence
 from stream_ocpdl.observe.server import Server
 from stream_ocpdl.ocpdl.workers import Workers
-from stream_ocpdl.stream.commits import aside
+from stream_ocpdl.stream.beside import aside
 from stream_ocpdl.stream.dictionaries import Dictionary
 from stream_ocpdl.stream.encoders import EncoderPace, EncoderPorts, Encoding
 from stream_ocpdl.stream.kafka import (

@@ -11,8 +11,8 @@ from stream_ocpdl.observe.board import Board
 from stream_ocpdl.observe.watched import WatchedOutbox, WatchedStore
 from stream_ocpdl.ocpdl.workers import Workers
 from stream_ocpdl.stream.ahead import Ahead
+from stream_ocpdl.stream.beside import aside
 from stream_ocpdl.stream.checkpoint import CheckpointStore
-from stream_ocpdl.stream.commits import aside
 from stream_ocpdl.stream.following import Follower
 from stream_ocpdl.stream.genesis import Beginning
 from stream_ocpdl.stream.kafka import Connection, KafkaSource, Tail

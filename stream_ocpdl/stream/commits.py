@@ -1,36 +1,16 @@
 """The way out beside the learning: one transaction at a time, written in a thread of its own."""
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from stream_ocpdl.errors import LineageError
 from stream_ocpdl.stream.messages import Output
 from stream_ocpdl.stream.ports import Outbox
 
-T = TypeVar("T")
-
 Aside: TypeAlias = Callable[[Callable[[], int]], Future[int]]
 """Makes a call somewhere else."""
-
-
-def aside(call: Callable[[], T]) -> Future[T]:
-    """Make a call in a thread of its own; one that hangs holds up nobody's end."""
-    future: Future[T] = Future()
-    threading.Thread(target=_make, args=(call, future), name="commit", daemon=True).start()
-    return future
-
-
-def _make(call: Callable[[], T], future: Future[T]) -> None:
-    """Make a call. An error keeps its frames, and those must not keep the error: else the client would live on."""
-    try:
-        future.set_result(call())
-    except BaseException as error:  # whoever waits for the result is to hear of it
-        future.set_exception(error)
-    finally:
-        del call, future
 
 
 class Commits:
@@ -63,7 +43,7 @@ class Commits:
             try:
                 self._went_on(pending.result())
             finally:
-                del pending  # as in `_make`
+                del pending  # as in `beside`
         return self._offset
 
     def _went_on(self, offset: int) -> None:

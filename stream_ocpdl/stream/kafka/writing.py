@@ -1,7 +1,6 @@
 """Records out: one by one, or in a transaction with the positions that they came from."""
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -18,6 +17,7 @@ from confluent_kafka import (
 )
 
 from stream_ocpdl.errors import BrokerError, Denied, Fenced, OcpdlError
+from stream_ocpdl.stream.beside import alarm
 from stream_ocpdl.stream.kafka.allowed import allowed_topics
 from stream_ocpdl.stream.kafka.backoff import Backoff, client_log
 from stream_ocpdl.stream.kafka.connection import LARGEST, Connection
@@ -185,17 +185,14 @@ class Transactions:
         offsets are asked for each time, for they come with who we are in the group, and whether that was refused.
         """
         deadline = self._deadline()
-        watchdog = threading.Timer(2 * self._patience, self._abandon, [f"{self.id}: a call into the client hangs"])
-        watchdog.daemon = True
-        watchdog.start()
-        try:
-            return self._write(records, consumed, at, deadline)
-        except (BrokerError, Fenced):
-            with suppress(KafkaException):  # or readers would wait for it until it times out
-                self._producer.abort_transaction(self._timeout)
-            raise
-        finally:
-            watchdog.cancel()
+        hangs = partial(self._abandon, f"{self.id}: a call into the client hangs")
+        with alarm(2 * self._patience, hangs):
+            try:
+                return self._write(records, consumed, at, deadline)
+            except (BrokerError, Fenced):
+                with suppress(KafkaException):  # or readers would wait for it until it times out
+                    self._producer.abort_transaction(self._timeout)
+                raise
 
     def _write(self, records: Callable[[], Iterable[Row]], consumed: Any, at: CrashPoint, deadline: float) -> int:
         again = Backoff(f"{self.id}: a transaction is aborted and written again")
