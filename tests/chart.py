@@ -155,6 +155,11 @@ CONDITIONS = [
         "then": having("existingSecret", "name", **TEXT),
     },
     {
+        "description": "Another Secret has the same keys.",
+        "if": having("encoders", "existingSecret", **TEXT),
+        "then": having("existingSecret", "name", **TEXT),
+    },
+    {
         "description": "A certificate has a key.",
         "if": having("existingSecret", "certificate", **TEXT),
         "then": having("existingSecret", "key", **TEXT),

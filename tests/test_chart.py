@@ -184,6 +184,20 @@ def test_encoders_are_a_workload_of_their_own(name):
         assert objects["HorizontalPodAutoscaler"]["spec"]["maxReplicas"] == 12
 
 
+def test_encoders_may_have_an_account_of_their_own():
+    """A Secret and variables in place of the learner's, of which nothing is in their pod then; else the learner's."""
+    given = 'extraEnv=[{"name": "LEARNERS", "value": "1"}]'
+    name = 'encoders.extraEnv=[{"name": "OCPDL_KAFKA__SASL_USERNAME", "value": "encoder"}]'
+    own = encoding(given, name, 'encoders.existingSecret="encoder-kafka"')["Deployment"]["spec"]["template"]["spec"]
+    shared = encoding(given)["Deployment"]["spec"]["template"]["spec"]
+
+    for pod, secret, variable in ((own, "encoder-kafka", name), (shared, "weather-kafka", given)):
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        assert volumes["kafka"]["secret"]["secretName"] == secret
+        assert pod["containers"][0]["env"][1:] == json.loads(variable.partition("=")[2])
+    assert "weather-kafka" not in json.dumps(own)
+
+
 def settings_input(objects):
     told = json.loads(settings_of(objects))["input"]
     return told["topic"] if isinstance(told, dict) else told

@@ -119,11 +119,11 @@ tolerations:
 {{- end }}
 {{- end -}}
 
-{{/* What a container needs to speak with the broker. */}}
+{{/* What a container needs to speak with the broker, given more variables. */}}
 {{- define "ocpdl.env" -}}
 - name: NUMBA_CACHE_DIR
   value: /var/cache/stream-ocpdl
-{{- with .Values.extraEnv }}
+{{- with . }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
@@ -150,7 +150,7 @@ tolerations:
 {{- end }}
 {{- end -}}
 
-{{/* Given the name of the ConfigMap. */}}
+{{/* Given the name of the ConfigMap, and that of the Secret, if there is one. */}}
 {{- define "ocpdl.volumes" -}}
 {{- $values := .root.Values -}}
 - name: settings
@@ -167,7 +167,7 @@ tolerations:
 - name: tmp
   emptyDir:
     sizeLimit: 64Mi
-{{- with $values.existingSecret.name }}
+{{- with .secret }}
 - name: kafka
   secret:
     secretName: {{ . }}
