@@ -35,6 +35,10 @@ SELDOM_MS = 2000
 default it does so twenty times a second; other clients are left with that, for with more followers of a journal were
 seen to get nothing."""
 
+AGAIN_MS = 200
+"""The longest pause of a producer between two attempts, and also between two questions for a topic that it cannot write
+to, be it denied or without a leader: with 20 a broker was asked fifty times a second."""
+
 LOOK = 1.0
 """Seconds after which it is looked whether a broker that has not answered has refused."""
 
@@ -73,7 +77,7 @@ class Connection:
 
     def producer(self, transactional_id: str, **settings: Any) -> Producer:
         """A transactional producer."""
-        defaults = {"retry.backoff.ms": 5, "retry.backoff.max.ms": 20, "linger.ms": 1}
+        defaults = {"retry.backoff.ms": 5, "retry.backoff.max.ms": AGAIN_MS, "linger.ms": 1}
         rules = {"transactional.id": transactional_id, "message.max.bytes": LARGEST}
         return Producer(defaults | self.alone() | rules | settings, logger=client_log)
 
