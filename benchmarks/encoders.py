@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measure import FULL, Options, Row, table
-from stream_ocpdl.cli.encode import EncoderWork, group_of
+from stream_ocpdl.cli.encode import EncoderWork
 from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.observe.fleet import EncoderBoard
 from stream_ocpdl.ocpdl.learner import warm_up
@@ -108,7 +108,7 @@ def publish(connection: Connection, model: str, t: int) -> None:
 
 def done(connection: Connection, settings: Settings) -> int:
     """How much is coded and committed."""
-    found = stands(connection, group_of(settings), TOPIC, range(PARTITIONS))
+    found = stands(connection, settings.fleet(), TOPIC, range(PARTITIONS))
     return sum(stand.reached for stand in found.values())
 
 
@@ -203,7 +203,7 @@ def swapping(connection: Connection, model: str, count: int, every: float) -> Ro
     changing = threading.Thread(target=change, daemon=True)
     with (
         Timed(plan, followed(connection, topics.snapshots, 1), came) as newest,
-        closing(Election(connection, TOPIC, group_of(settings))) as election,
+        closing(Election(connection, TOPIC, settings.fleet())) as election,
     ):
         board.newest, board.group = newest, election
         work = EncoderWork(settings, plan, settings.rhythm(), connection, SERIAL, election, newest, board)

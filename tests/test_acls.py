@@ -1,4 +1,7 @@
-"""The least that the account of a service must be allowed: with these ACLs it runs, without each it says which."""
+"""The least that the account of a service must be allowed: with these ACLs it runs, without each it says which.
+
+What that costs the broker is counted: connections at the door that it tells to clients, and denials in its own log.
+"""
 
 import json
 import os
@@ -7,16 +10,18 @@ import subprocess
 import sys
 import time
 import uuid
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from stream_ocpdl import TensorProducer, read_codes
+from stream_ocpdl import TensorProducer, read_codes, read_dead_letters
 from stream_ocpdl.cli import main
 from stream_ocpdl.config.settings import Settings
-from stream_ocpdl.stream.kafka import Connection, create_topics
+from stream_ocpdl.stream.kafka import Connection, create_topics, produce, watermarks
 from stream_ocpdl.stream.rights import needed, useful
 from stream_ocpdl.stream.topics import Topics
 from tests.broker.guarded import ACCOUNT, SECRET
@@ -25,13 +30,26 @@ ROOT = Path(__file__).parents[1]
 MODEL = f"test-{uuid.uuid4().hex[:8]}"
 TOPICS = Topics.of(MODEL, f"{MODEL}.input")
 NEEDED = needed(MODEL, TOPICS)
+OTHER = f"{MODEL}.other"
+"""A topic that encoders code: their codes and dead letters are their own then."""
+LEAST = {"bootstrap_servers": "kafka:9092", "problem": {"shape": [4, 3], "rank": 2}}
+CODED = Settings(model=MODEL, input=TOPICS.input, encoders={"input": OTHER}, **LEAST)
+RIGHTS = {"run": NEEDED, "encode": CODED.encoder_rights()}
+WORDS = {"run": (), "encode": ("--set", f"encoders.input={OTHER}")}
+OPTIONAL = "DESCRIBE_CONFIGS"
+"""What it asks for, and does without."""
+FEW, MANY = 10, 60
+"""Connections that a mistake may cost: of three clients that look for it, two each; or of a service that has started,
+which has a dozen. librdkafka by itself would make twenty a second."""
+ATTEMPTS = 3
+"""How often what is denied may be asked for."""
 
 
 @pytest.fixture(scope="module")
 def service(fortress, tmp_path_factory):
     """Topics that somebody else has made, and the settings of a service with an account of its own: TLS and SCRAM."""
     here = tmp_path_factory.mktemp("acls")
-    create_topics(Connection(fortress.bootstrap_servers), {TOPICS.input: (1, {})} | TOPICS.outputs(1))
+    made(fortress, CODED)
     (here / "password").write_text(SECRET)
     settings = {
         "model": MODEL,
@@ -56,19 +74,71 @@ def service(fortress, tmp_path_factory):
     return here / "service.json"
 
 
+def made(fortress, settings):
+    """The topics of a learner and of encoders."""
+    topics, coded = settings.topics(), settings.coded()
+    inputs = {name: (1, {}) for name in (topics.input, coded.input)}
+    create_topics(Connection(fortress.bootstrap_servers), inputs | topics.outputs(1) | coded.outputs(1))
+
+
+@contextmanager
+def granted(fortress, rights):
+    """What is allowed meanwhile; it may be taken away."""
+    fortress.allow(rights)
+    try:
+        yield
+    finally:
+        fortress.forbid(rights)
+
+
 @pytest.fixture
 def allowed(fortress):
-    """All that is needed is allowed while a test lasts, and may be taken away."""
-    fortress.allow(NEEDED)
-    yield fortress
-    fortress.forbid([*NEEDED, *useful(TOPICS)])
+    """All that a learner needs is allowed while a test lasts."""
+    with granted(fortress, NEEDED):
+        yield fortress
 
 
-def started(service, *more):
+class Cost:
+    """What the broker has had to do since."""
+
+    def __init__(self, fortress):
+        self._fortress, self._before = fortress, fortress.counted.count
+        self._read = fortress.log(1).stat().st_size
+
+    @property
+    def connections(self):
+        return self._fortress.counted.count - self._before
+
+    @property
+    def denials(self):
+        """The operations that it has denied, and on what."""
+        said = self._fortress.log(1).read_bytes()[self._read :].decode()
+        return re.findall(r" is Denied operation = (\w+) .* on resource = \w+:\w+:(\S+) ", said)
+
+    @property
+    def denied(self):
+        """The operations alone."""
+        return {operation for operation, _ in self.denials}
+
+
+def started(service, *more, command="run"):
     """A process of the service."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
-    command = [sys.executable, "-m", "stream_ocpdl", "run", "--config", str(service), *more]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    words = [sys.executable, "-m", "stream_ocpdl", command, "--config", str(service), *more]
+    return subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def ran(holds, service, *more, command="run"):
+    """What a process said until something held, whereupon it was told to stop; it does so with 0."""
+    with started(service, *more, command=command) as life:
+        try:
+            until(lambda: holds() or life.poll() is not None)
+            life.terminate()
+            _, errors = life.communicate(timeout=30)
+        finally:
+            life.kill()
+    assert life.returncode == 0, errors
+    return errors
 
 
 def told(life):
@@ -80,8 +150,8 @@ def told(life):
     return lines[0], life.returncode
 
 
-def codes(fortress):
-    return list(read_codes(fortress.bootstrap_servers, TOPICS.codes))
+def has_codes(fortress, count, topics=TOPICS):
+    return len(list(read_codes(fortress.bootstrap_servers, topics.codes))) == count
 
 
 def until(holds, seconds=200):  # kernels may have to be compiled
@@ -93,40 +163,70 @@ def until(holds, seconds=200):  # kernels may have to be compiled
 
 def test_with_exactly_these_it_runs(allowed, service):
     """It learns, publishes, writes a checkpoint and leaves; only what it can do without is refused."""
-    before = allowed.log(1).stat().st_size
-    with started(service, "--set", "pace.checkpoint_every=1") as life:
-        try:
-            until(lambda: len(codes(allowed)) == 20)
-            life.terminate()
-            _, errors = life.communicate(timeout=30)
-        finally:
-            life.kill()
+    cost = Cost(allowed)
+    errors = ran(partial(has_codes, allowed, 20), service, "--set", "pace.checkpoint_every=1")
 
-    assert life.returncode == 0, errors
     assert "stopped after step 4" in errors
-    denials = set(re.findall(r"DENIED operation (\w+)", allowed.log(1).read_text()[before:]))
-    assert denials <= {"DESCRIBE_CONFIGS"}
+    assert cost.denied == {OPTIONAL}
 
 
-@pytest.mark.parametrize("lack", NEEDED, ids=str)
-def test_without_one_it_says_which(allowed, service, lack):
-    """One line with the ACL and the command that gives it, at once, and 6."""
-    allowed.forbid([lack])
-    if lack.kind == "transactional-id":  # of these a broker tells nothing beforehand
-        with started(service) as life:
-            try:
-                line, code = told(life)
-            finally:
-                life.kill()
-    else:
-        done = CliRunner().invoke(main, ["run", "--config", str(service)])
-        (line,), code = done.stderr.strip().splitlines(), done.exit_code
+def test_encoders_with_an_account_of_their_own(fortress, service):
+    """A learner leaves codes to them, and has no right to write any; they have their own list, and code.
 
+    One of them the learner's input, another a topic with codes and dead letters of its own.
+    """
+    servers, given = fortress.bootstrap_servers, json.loads(service.read_text())
+    given |= {"model": f"{MODEL}-e", "input": f"{MODEL}-e.input", "learner": {"codes": False}, "snapshot_every": 1}
+    path, settings = service.with_name("codeless.json"), Settings(**given)
+    other = Settings(**given | {"encoders": {"input": OTHER}})
+    path.write_text(json.dumps(given))
+    made(fortress, settings)
+    made(fortress, other)
+    for topic in (settings.topic, OTHER):
+        with TensorProducer(servers, topic) as producer:
+            producer.send_many(np.random.default_rng(0).random((20, 4, 3)))
+    produce(Connection(servers), OTHER, [(0, b"no tensor")])
+    cost = Cost(fortress)
+
+    with granted(fortress, settings.rights()):
+        dictionary = settings.topics().snapshots
+        ran(lambda: watermarks(Connection(servers), dictionary, [0])[0][1] > 0, path)
+    for fleet, words in ((settings, ()), (other, WORDS["encode"])):
+        with granted(fortress, fleet.encoder_rights()):
+            there = partial(has_codes, fortress, 20, fleet.coded())
+            errors = ran(there, path, *words, command="encode")
+        assert "stopped, 20 tensors coded" in errors
+    assert len(list(read_dead_letters(servers, other.coded().dead_letters))) == 1
+    assert cost.denied == {OPTIONAL}
+
+
+@pytest.mark.parametrize(
+    ("command", "lack"), [(name, one) for name, rights in RIGHTS.items() for one in rights], ids=str
+)
+def test_without_one_it_says_which(fortress, service, command, lack):
+    """One line with the ACL and the command that gives it, at once, and 6; the broker is not asked again and again."""
+    cost = Cost(fortress)
+    with granted(fortress, [one for one in RIGHTS[command] if one != lack]):
+        if lack.kind == "transactional-id":  # of these a broker tells nothing beforehand
+            with started(service, *WORDS[command], command=command) as life:
+                try:
+                    line, code = told(life)
+                finally:
+                    life.kill()
+        else:
+            done = CliRunner().invoke(main, [command, "--config", str(service), *WORDS[command]])
+            (line,), code = done.stderr.strip().splitlines(), done.exit_code
+
+    refused = [(operation, name) for operation, name in cost.denials if operation != OPTIONAL]
+    pattern = " --resource-pattern-type prefixed" if lack.prefixed else ""
     assert code == 6
     assert f"the broker denies us {lack}" in line
     assert line.endswith(
-        f"--add --allow-principal User:{ACCOUNT} --operation {lack.operation} --{lack.kind} {lack.name}"
+        f"--add --allow-principal User:{ACCOUNT} --operation {lack.operation} --{lack.kind} {lack.name}{pattern}"
     )
+    assert 1 <= cost.connections <= (FEW if lack.kind != "transactional-id" else MANY)
+    assert all(name.startswith(lack.name) for _, name in refused)
+    assert len(refused) <= ATTEMPTS
 
 
 def test_all_that_is_missing_is_said_at_once(fortress, service):
@@ -146,6 +246,7 @@ def test_one_that_is_taken_away(allowed, service, lack):
         try:
             said = iter(life.stderr.readline, "")
             assert any("ready at step" in line for line in said)
+            cost, began = Cost(allowed), time.monotonic()
             allowed.forbid([lack])
             with TensorProducer(allowed.bootstrap_servers, TOPICS.input) as producer:
                 producer.send_many(np.random.default_rng(1).random((5, 4, 3)))
@@ -153,8 +254,12 @@ def test_one_that_is_taken_away(allowed, service, lack):
         finally:
             life.kill()
 
+    seconds = time.monotonic() - began
     assert code == 6
     assert f"the broker denies us {lack}" in line
+    assert cost.connections <= FEW
+    assert {name for _, name in cost.denials} == {lack.name}
+    assert len(cost.denials) <= FEW + 10 * seconds  # a producer goes on asking until it is ended
 
 
 def test_topics_it_may_make(allowed, service):
@@ -170,20 +275,26 @@ def test_topics_it_may_make(allowed, service):
     assert re.search(rf"the broker denies us Create on topic {other.model}\.\w+; allow it with", done.stderr)
 
 
-def test_the_commands_are_printed(service):
+@pytest.mark.parametrize(
+    ("command", "words", "topics"), [("run", (), TOPICS), ("encode", ("--for", "encoder"), CODED.coded())]
+)
+def test_the_commands_are_printed(service, command, words, topics):
     """For whoever keeps the accounts: what is needed, and what is useful, a command each."""
-    done = CliRunner().invoke(main, ["topics", "acls", "--config", str(service)])
-    optional = CliRunner().invoke(main, ["topics", "acls", "--config", str(service), "--optional"])
-    lines = [f"--operation {one.operation} --{one.kind} {one.name}" for one in NEEDED]
+    given = ["topics", "acls", "--config", str(service), *WORDS[command], *words]
+    done, optional = CliRunner().invoke(main, given), CliRunner().invoke(main, [*given, "--optional"])
+    servers = json.loads(service.read_text())["bootstrap_servers"]
+    commands = [one.command(servers, f"User:{ACCOUNT}") for one in RIGHTS[command]]
 
     assert (done.exit_code, optional.exit_code) == (0, 0)
-    assert [line.partition("User:learner ")[2] for line in done.stdout.splitlines()] == lines
-    assert len(optional.stdout.splitlines()) == len(NEEDED) + len(useful(TOPICS))
+    assert done.stdout.splitlines() == commands
+    assert len(optional.stdout.splitlines()) == len(commands) + len(useful(topics))
 
 
 def test_the_page_has_the_list():
-    """docs/security.md, for the model `weather`."""
+    """docs/security.md, for the model `weather`: that of a learner, and that of an encoder."""
     page = (ROOT / "docs" / "security.md").read_text()
     table = re.findall(r"^\| (\w+) \| ([\w-]+) \| `([^`]+)` \| (.*) \|$", page, re.MULTILINE)
 
-    assert table == [tuple(one) for one in needed("weather", Topics.of("weather", "weather.tensors"))]
+    weather = Settings(model="weather", input="weather.tensors", **LEAST)
+    lists = [*weather.rights(), *weather.encoder_rights()]
+    assert table == [(one.operation, one.kind, f"{one.name}{'…' if one.prefixed else ''}", one.why) for one in lists]

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stream_ocpdl.cli.encode import EncoderWork, came, group_of
+from stream_ocpdl.cli.encode import EncoderWork, came
 from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.evidence import examine
 from stream_ocpdl.observe.fleet import EncoderBoard
@@ -97,7 +97,7 @@ class Model:
 
     def done(self, wanted=None):
         wanted = wanted or dict.fromkeys(range(PARTITIONS), self.fed)
-        found = stands(self.connection, group_of(self.settings), self.topics.input, range(PARTITIONS))
+        found = stands(self.connection, self.settings.fleet(), self.topics.input, range(PARTITIONS))
         return {p: stand.reached for p, stand in found.items()} == wanted
 
     def check(self):
@@ -144,7 +144,7 @@ class InThread:
         try:
             with (
                 Newest(plan, follow, came(self.board)) as newest,
-                closing(Election(self.connection, topics.input, group_of(settings))) as election,
+                closing(Election(self.connection, topics.input, settings.fleet())) as election,
             ):
                 self.board.newest, self.board.group, self.board.starting = newest, election, None
                 parts = settings, plan, settings.rhythm(), self.connection, SERIAL, election, newest, self.board
@@ -277,7 +277,7 @@ def test_another_topic_has_codes_and_letters_of_its_own(model):
         assert eventually(lambda: model.done(reached), 30)
     finally:
         one.end()
-    found = stands(model.connection, group_of(model.settings), topic, [0])
+    found = stands(model.connection, model.settings.fleet(), topic, [0])
     assert found == {0: Stand(1, last)}
     kafka.produce(model.connection, topic, [(0, pieces[-1]), (0, whole[2])])
     two = InThread(model)

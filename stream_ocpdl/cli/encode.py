@@ -2,7 +2,6 @@
 
 import logging
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -44,6 +43,7 @@ from stream_ocpdl.stream.newest import Newest, followed
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import CrashPoint, Said, Stand, no_crash
 from stream_ocpdl.stream.preflight import Scripts, prepare
+from stream_ocpdl.stream.rights import check_rights
 from stream_ocpdl.stream.service import Pace
 from stream_ocpdl.stream.starting import Start
 from stream_ocpdl.stream.tenure import Ours
@@ -77,7 +77,7 @@ def encode(config: Path | None, overrides: tuple[str, ...], crash_at: str | None
 
 def check(settings: Settings) -> None:
     """Raise if the learner codes the same tensors."""
-    if settings.learner.codes and settings.coded() == settings.topics():
+    if settings.learner.codes and settings.coded().codes == settings.topics().codes:
         raise ConfigError(
             "learner.codes is on: every code would be published twice; set learner.codes to off, and start the learner"
             " with that, or encode another topic with encoders.input"
@@ -108,11 +108,12 @@ def serve(
     board: EncoderBoard,
 ) -> None:
     """Wire an encoder to Kafka and let it run."""
-    connection = replace(connection, abandon=abandon)
-    topics = settings.coded()
+    topics, group = settings.coded(), settings.fleet()
+    connection = replace(connection, abandon=abandon, group=group)
     board.starting = "waiting for the broker"
     reach(connection)
     board.starting = "checking the topics"
+    check_rights(connection, settings.encoder_rights())
     for warning in prepare(connection, topics, Scripts(settings.bootstrap_servers, create)):
         log.warning("%s", warning, extra={"topic": warning.topic})
     board.starting = "compiling the kernels"
@@ -120,8 +121,7 @@ def serve(
         with said_after(SILENT, "compiling the kernels, once on this machine: it takes a minute or two"):
             compile_kernels(plan, workers)
         stop = Stop()
-        wanted = [topics.input, topics.codes, topics.snapshots, topics.dead_letters]
-        group = group_of(settings)
+        wanted = [topics.input, *(name for name in topics.outputs(1) if name != topics.journal)]
         with (
             Presence(board, wanted, topic_names(connection)),
             Newest(plan, followed(connection, topics.snapshots, plan.shards), came(board)) as newest,
@@ -135,12 +135,6 @@ def serve(
             encoder = EncoderWork(settings, plan, pace, connection, workers, election, newest, board, at)
             Member(election, encoder.run, stop, board.went_round).run()
     report(Said(f"stopped, {board.tensors} tensors coded", tensors=board.tensors))
-
-
-def group_of(settings: Settings) -> str:
-    """The group of the encoders of a topic."""
-    other = settings.coded().input
-    return f"{settings.model}.encoders" if other == settings.topic else f"{settings.model}.{other}.encoders"
 
 
 def came(board: EncoderBoard) -> Callable[[Dictionary], None]:
@@ -184,25 +178,24 @@ class EncoderWork:
             watch=self.board,
         )
         beat = EncoderPace(settings.encoders.batch, self.pace.commit_interval_ms, self.pace.poll_timeout_ms)
-        letters = topics.input != settings.topic  # else the learner writes them
+        letters = topics.uses(topics.dead_letters)  # else the learner writes them
         Encoding(replace(self.plan, topic=topics.input), ports, letters, beat, self.workers).run()
 
     def _source(self) -> KafkaPartitions:
-        found = KafkaPartitions(self.connection, self.settings.coded().input, group_of(self.settings))
+        found = KafkaPartitions(self.connection, self.settings.coded().input, self.settings.fleet())
         self.board.statistics = lambda: found.statistics
         return found
 
     def _outbox(self, ours: Ours) -> WatchedCodebox:
-        settings = self.settings
-        name = f"{group_of(settings)}.{uuid.uuid4().hex}"
-        box = TopicCodebox(self.connection, settings.coded(), name, ours, settings.encoders.transaction_s, self.at)
+        settings, patience = self.settings, self.settings.encoders.transaction_s
+        box = TopicCodebox(self.connection, settings.coded(), settings.fleet(), ours, patience, self.at)
         return WatchedCodebox(box, self.board)
 
     def _stands(self, partitions: Sequence[int]) -> dict[int, Stand]:
         """Where the group stands: where it has committed, or where a new one begins."""
         topic = self.settings.coded().input
         everywhere = partitions_of_topic(self.connection, topic)
-        known = stands(self.connection, group_of(self.settings), topic, everywhere)
+        known = stands(self.connection, self.settings.fleet(), topic, everywhere)
         found = {p: known[p] for p in partitions if p in known}
         if len(found) < len(partitions):  # one that was added since is read from its beginning
             begin = Start.read("earliest" if known else self.settings.start).positions(self.connection, topic)

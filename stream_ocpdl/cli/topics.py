@@ -41,13 +41,15 @@ def create(
 ) -> None:
     """Make the topics that are missing, the input too, with the right settings. What is there is not changed.
 
+    With encoders.input also that topic, and those that encoders write.
+
     Example: stream-ocpdl topics create --config service.yaml --partitions 6 --replication-factor 3
     """
     keep = None if retention is None else milliseconds(retention)
     settings, connection = reached(config, overrides)
-    names = settings.topics()
-    made = make(connection, names, partitions, keep, replication_factor or -1)
-    for name in (names.input, *names.outputs(1)):
+    parts = (settings.topics(), settings.coded())
+    made = [name for names in parts for name in make(connection, names, partitions, keep, replication_factor or -1)]
+    for name in dict.fromkeys(name for names in parts for name in (names.input, *names.outputs(1))):
         click.echo(f"{name}: " + ("made" if name in made else "is there already, and was not changed"))
 
 
@@ -78,15 +80,28 @@ def check(config: Path | None, overrides: tuple[str, ...], as_json: bool) -> Non
 @topics.command()
 @with_settings
 @click.option("--principal", help="Whose; without it the name that the settings have.")
+@click.option(
+    "--for",
+    "service",
+    type=click.Choice(["learner", "encoder"]),
+    default="learner",
+    show_default=True,
+    help="What runs with that account: run, or encode.",
+)
 @click.option("--optional", is_flag=True, help="Also what it can do without: to see settings, to make topics.")
-def acls(config: Path | None, overrides: tuple[str, ...], principal: str | None, optional: bool) -> None:
+def acls(config: Path | None, overrides: tuple[str, ...], principal: str | None, service: str, optional: bool) -> None:
     """Print the commands that let an account do what the service needs, and nothing else. No broker is asked.
 
     Example: stream-ocpdl topics acls --config service.yaml --principal User:learner
+
+    Example: stream-ocpdl topics acls --config service.yaml --principal User:encoder --for encoder
     """
     settings = load(config, overrides).settings
     who = principal or f"User:{settings.kafka.sasl_username or '…'}"
-    for one in [*settings.rights(), *(useful(settings.topics()) if optional else ())]:
+    encodes = service == "encoder"
+    names = settings.coded() if encodes else settings.topics()
+    rights = settings.encoder_rights() if encodes else settings.rights()
+    for one in [*rights, *(useful(names) if optional else ())]:
         click.echo(one.command(settings.bootstrap_servers, who))
 
 

@@ -24,7 +24,7 @@ from stream_ocpdl.stream.formats import Format, Name
 from stream_ocpdl.stream.permissions import Permission
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.refusals import Refusals
-from stream_ocpdl.stream.rights import needed
+from stream_ocpdl.stream.rights import coding, needed
 from stream_ocpdl.stream.service import Pace
 from stream_ocpdl.stream.starting import Start, snapshots_of
 from stream_ocpdl.stream.topics import Topics
@@ -257,17 +257,27 @@ class Settings(Section):
         return Topics.of(self.model, self.topic, self.shards)
 
     def coded(self) -> Topics:
-        """Where encoders read and write; of another topic than the model's the codes are others, too."""
+        """What encoders use; of another topic than the model's the codes are others, and dead letters are theirs."""
         topics, other = self.topics(), self.encoders.input
+        used = {topics.journal, topics.snapshots}
         if other is None or other == self.topic:
-            return topics
-        name = f"{self.model}.{other}"
-        return replace(topics, input=other, codes=f"{name}.codes", dead_letters=f"{name}.dead-letters")
+            return replace(topics, part=frozenset({*used, topics.codes}))
+        codes, letters = (f"{self.model}.{other}.{name}" for name in ("codes", "dead-letters"))
+        return replace(topics, input=other, codes=codes, dead_letters=letters, part=frozenset({*used, codes, letters}))
+
+    def fleet(self) -> str:
+        """The group of the encoders of a topic."""
+        other = self.coded().input
+        return f"{self.model}.encoders" if other == self.topic else f"{self.model}.{other}.encoders"
 
     def rights(self) -> list[Permission]:
-        """The least that its account must be allowed to do."""
+        """The least that the account of a learner must be allowed to do."""
         warm = snapshots_of(self.warm_start) if self.warm_start else None
-        return needed(self.model, self.topics(), self.checkpoints == "topic", warm)
+        return needed(self.model, self.topics(), self.checkpoints == "topic", warm, self.learner.codes)
+
+    def encoder_rights(self) -> list[Permission]:
+        """The same of an encoder."""
+        return coding(self.fleet(), self.coded())
 
     def rhythm(self) -> Pace:
         """How often what is written."""

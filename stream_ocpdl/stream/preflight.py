@@ -213,10 +213,12 @@ def _make(connection: Connection, wanted: Mapping[str, tuple[int, dict[str, str]
 def prepare(connection: Connection, topics: Topics, scripts: Scripts) -> list[Finding]:
     """Make the topics that the service writes, unless they are there; then raise what is wrong. The warnings are left.
 
-    Without its input nothing is made: its name may be wrong.
+    Without its input nothing is made: its name may be wrong. An encoder counts the partitions of the journal, and does
+    not read it.
     """
     findings = look(connection, topics, scripts)
-    if not any(finding.topic == topics.journal and finding.level == "missing" for finding in findings):
+    begun = not any(finding.topic == topics.journal and finding.level == "missing" for finding in findings)
+    if begun and topics.part is None:
         same_shards(connection, topics)
     refuse(findings)
     if any(finding.level == "missing" for finding in findings):

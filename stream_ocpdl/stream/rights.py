@@ -1,23 +1,30 @@
 """The least that the account of a service must be allowed to do, and whether it is.
 
-`needed` is the whole list: with these ACLs, and no other, a service runs (tests/test_acls.py). A broker is asked for
-what it allows before anything is begun, so that everything that is missing is said at once; only of transactional ids
-it tells nothing, and a service that may not use its own hears so when it is elected.
+`needed` is the whole list of a learner, `coding` that of an encoder: with these ACLs, and no other, it runs
+(tests/test_acls.py). A broker is asked for what it allows before anything is begun, so that everything that is missing
+is said at once; only of transactional ids it tells nothing, and who may not use its own hears so when it opens one.
 """
 
 from collections.abc import Iterator, Sequence
 
 from stream_ocpdl.errors import Denied
 from stream_ocpdl.stream.kafka import Connection, allowed_group, allowed_topics
-from stream_ocpdl.stream.permissions import Permission
+from stream_ocpdl.stream.permissions import Permission, own_ids
 from stream_ocpdl.stream.topics import Topics
 
+THERE = "it has to be there"
 
-def needed(model: str, topics: Topics, in_topic: bool = True, warm: str | None = None) -> list[Permission]:
-    """What a service needs; checkpoints may be in a directory, and loadings come from another model's snapshots."""
+
+def needed(
+    model: str, topics: Topics, in_topic: bool = True, warm: str | None = None, codes: bool = True
+) -> list[Permission]:
+    """What a learner needs.
+
+    Checkpoints may be in a directory, loadings come from another model's snapshots, and codes be left to encoders.
+    """
     return [
         Permission("Read", "topic", topics.input, "it is learned"),
-        Permission("Write", "topic", topics.codes, "a code for every tensor"),
+        _codes(topics) if codes else Permission("Describe", "topic", topics.codes, THERE),
         Permission("Write", "topic", topics.snapshots, "the dictionary"),
         Permission("Write", "topic", topics.dead_letters, "what could not be learned"),
         Permission("Read", "topic", topics.journal, "recovery"),
@@ -30,6 +37,20 @@ def needed(model: str, topics: Topics, in_topic: bool = True, warm: str | None =
     ]
 
 
+def coding(group: str, topics: Topics) -> list[Permission]:
+    """What an encoder needs, of this group and with its part of the topics."""
+    letters = Permission("Write", "topic", topics.dead_letters, "what could not be coded")
+    return [
+        Permission("Read", "topic", topics.input, "it is coded"),
+        _codes(topics),
+        *([letters] if topics.uses(topics.dead_letters) else []),
+        Permission("Read", "topic", topics.snapshots, "the dictionaries"),
+        Permission("Describe", "topic", topics.journal, "the number of shards"),
+        Permission("Read", "group", group, "who has which partition, and the positions"),
+        own_ids(group),
+    ]
+
+
 def useful(topics: Topics) -> list[Permission]:
     """What it does without: to see whether topics are as they must be, and to make those that are missing."""
     names = (topics.input, *topics.outputs(1))
@@ -39,12 +60,16 @@ def useful(topics: Topics) -> list[Permission]:
     ]
 
 
+def _codes(topics: Topics) -> Permission:
+    return Permission("Write", "topic", topics.codes, "a code for every tensor")
+
+
 def _checkpoints(topics: Topics, in_topic: bool) -> Iterator[Permission]:
     if in_topic:
         yield Permission("Read", "topic", topics.state, "checkpoints")
         yield Permission("Write", "topic", topics.state, "checkpoints")
     else:
-        yield Permission("Describe", "topic", topics.state, "it has to be there")
+        yield Permission("Describe", "topic", topics.state, THERE)
 
 
 def _transactions(model: str, shards: int, in_topic: bool) -> Iterator[Permission]:

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from stream_ocpdl.stream.kafka import (
     watermarks,
 )
 from stream_ocpdl.stream.messages import CHUNK, Chunk, Manifest, Output, Payload, Place, split
+from stream_ocpdl.stream.permissions import own_ids
 from stream_ocpdl.stream.ports import CrashPoint, Stand, no_crash
 from stream_ocpdl.stream.tenure import Ours, Term
 
@@ -50,6 +52,8 @@ class Topics:
     dead_letters: str
     control: str
     shards: int = 1
+    part: frozenset[str] | None = None
+    """Those that are used, and made if they are missing, by somebody who has no use for all."""
 
     @classmethod
     def of(cls, model: str, topic: str, shards: int = 1) -> "Topics":
@@ -62,10 +66,14 @@ class Topics:
         """The topic of a stream."""
         return str(getattr(self, stream.replace("-", "_")))
 
+    def uses(self, name: str) -> bool:
+        """Whether it is one of those that are used."""
+        return self.part is None or name in self.part
+
     def outputs(self, partitions: int) -> dict[str, tuple[int, dict[str, str]]]:
         """Partitions and settings of the topics that the model writes, for an input of so many partitions."""
         forever = {"cleanup.policy": "delete", "retention.ms": "-1"}
-        return {
+        every: dict[str, tuple[int, dict[str, str]]] = {
             self.codes: (partitions, {}),
             self.journal: (self.shards, forever | {"max.message.bytes": f"{LARGEST}"}),
             self.state: (2 * self.shards, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}),
@@ -73,6 +81,7 @@ class Topics:
             self.dead_letters: (1, forever),
             self.control: (self.shards, forever),
         }
+        return {name: layout for name, layout in every.items() if self.uses(name)}
 
 
 class TopicJournal:
@@ -140,7 +149,7 @@ class TopicOutbox:
 class TopicCodebox:
     """Codes, dead letters and stands of an encoder, in one transaction.
 
-    No two encoders have the same id: who writes is told by the group, in whose name the stands are. One that the group
+    No two have the same id: who writes is told by the group, in whose name the stands are. One that the group
     has given up is refused; and while one has stands in an open transaction, nobody else learns where the group stands.
     """
 
@@ -148,13 +157,15 @@ class TopicCodebox:
         self,
         connection: Connection,
         topics: Topics,
-        name: str,
+        group: str,
         ours: Ours,
         timeout_s: float = 10.0,
         at: CrashPoint = no_crash,
     ) -> None:
         self._topics, self._ours, self._at = topics, ours, at
-        self._transactions = Transactions(connection, name, int(1000 * timeout_s), ours.check)
+        ids = own_ids(group)
+        name = f"{ids.name}{uuid.uuid4().hex}"
+        self._transactions = Transactions(connection, name, int(1000 * timeout_s), ours.check, ids)
 
     def open(self) -> None:
         """Make ready."""

@@ -7,7 +7,8 @@
     SASL        over TLS: SCRAM-SHA-512, PLAIN, or a token of the issuer
     EXPIRED     as TLS, with a certificate that is no longer valid
 
-`learner` may come in by MUTUAL and SASL, and may do what it is given an ACL for.
+`learner` may come in by MUTUAL and SASL, and may do what it is given an ACL for. Whoever comes in by SASL is counted,
+each time: the address that the broker tells of that door is the counter's.
 """
 
 import tempfile
@@ -31,6 +32,7 @@ from tests.broker.certificates import Authority
 from tests.broker.cluster import Cluster
 from tests.broker.issuer import AUDIENCE, Issuer
 from tests.broker.jars import free_ports
+from tests.broker.proxy import Counting
 
 PASSWORD = "correct-horse-battery"
 ACCOUNT, SECRET = "learner", "canary-4f1d9c7e"
@@ -55,6 +57,7 @@ class Guarded(Cluster):
     def __init__(self, *parts):
         super().__init__(*parts)
         self._ports_of = dict(zip(DOORS, free_ports(len(DOORS)), strict=True))
+        self.counted = Counting(f"127.0.0.1:{self._ports_of['SASL']}")
         self._files = tempfile.TemporaryDirectory()
         place = Path(self._files.name)
         self.authority = Authority(place)
@@ -74,7 +77,7 @@ class Guarded(Cluster):
 
     def at(self, door, host="127.0.0.1"):
         """The address of a door."""
-        return f"{host}:{self._ports_of[door]}"
+        return f"{host}:{self.counted.port if door == 'SASL' else self._ports_of[door]}"
 
     @property
     def door(self):
@@ -90,6 +93,7 @@ class Guarded(Cluster):
 
     def close(self):
         super().close()
+        self.counted.close()
         self.issuer.close()
         self._files.cleanup()
 
@@ -106,7 +110,8 @@ class Guarded(Cluster):
 
     def _node_settings(self, node):
         settings = super()._node_settings(node)
-        doors = "".join(f",{door}://{self.at(door)}" for door in DOORS)
+        doors = "".join(f",{door}://127.0.0.1:{port}" for door, port in self._ports_of.items())
+        told = "".join(f",{door}://{self.at(door)}" for door in DOORS)
         protocols = "".join(f",{door}:{protocol}" for door, protocol in DOORS.items())
         security = "org.apache.kafka.common.security"
         plain = f'{security}.plain.PlainLoginModule required user_weather="{PASSWORD}" user_{ACCOUNT}="{SECRET}";'
@@ -124,6 +129,7 @@ class Guarded(Cluster):
         }
         return settings | stores | {
             "listeners": settings["listeners"] + doors,
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap_servers}{told}",
             "listener.security.protocol.map": f"CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT{protocols}",
             f"{guarded}.sasl.enabled.mechanisms": "PLAIN",
             f"{guarded}.plain.sasl.jaas.config": plain,
@@ -152,7 +158,8 @@ def done(outcomes):
 
 def _binding(kind, permission):
     operation = getattr(AclOperation, _upper(permission.operation))
-    where = (_KINDS[permission.kind], permission.name, ResourcePatternType.LITERAL)
+    pattern = ResourcePatternType.PREFIXED if permission.prefixed else ResourcePatternType.LITERAL
+    where = (_KINDS[permission.kind], permission.name, pattern)
     return kind(*where, f"User:{ACCOUNT}", "*", operation, AclPermissionType.ALLOW)
 
 

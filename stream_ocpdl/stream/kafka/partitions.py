@@ -5,17 +5,16 @@ Where the group stands comes with a note of how far all is done, in the metadata
 tells it to nobody while a transaction with stands is open: that is the fence against a member that has died in between.
 """
 
-import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 
-from stream_ocpdl.errors import BrokerError, OcpdlError
+from stream_ocpdl.errors import OcpdlError
 from stream_ocpdl.stream.kafka.admin import partitions_of
 from stream_ocpdl.stream.kafka.connection import Connection
-from stream_ocpdl.stream.kafka.reading import STATISTICS_MS, until_failed
+from stream_ocpdl.stream.kafka.reading import STATISTICS_MS, committed_places, until_failed
 from stream_ocpdl.stream.kafka.windows import read_windows, stable_ends
 from stream_ocpdl.stream.messages import Record
 from stream_ocpdl.stream.ports import Stand
@@ -50,17 +49,9 @@ def stand_of(offset: int, note: str | None) -> Stand:
 
 def stands(connection: Connection, group: str, topic: str, partitions: Sequence[int]) -> dict[int, Stand]:
     """Where a group stands; partitions where it stands nowhere are left out. It waits for open transactions."""
-    deadline = time.monotonic() + connection.patience
-    wanted = [TopicPartition(topic, p) for p in partitions]
     with closing(connection.consumer(**{"group.id": group})) as consumer:
-        while True:
-            try:
-                found = consumer.committed(wanted, timeout=5.0)
-            except KafkaException as error:  # it times out for as long as a transaction with stands is open
-                if time.monotonic() > deadline:
-                    raise BrokerError(f"group {group} does not answer: {error.args[0].str()}") from error
-            else:
-                return {one.partition: stand_of(one.offset, one.metadata) for one in found if one.offset >= 0}
+        found = committed_places(connection, consumer, group, [TopicPartition(topic, p) for p in partitions])
+        return {one.partition: stand_of(one.offset, one.metadata) for one in found}
 
 
 class KafkaPartitions:

@@ -178,17 +178,28 @@ def committed(connection: Connection, group: str, topic: str) -> dict[int, int]:
     """The offsets that a group has committed; partitions without one are left out."""
     with closing(connection.consumer(**{"group.id": group})) as consumer:
         partitions = [TopicPartition(topic, p) for p in partitions_of(consumer, topic, connection)]
-        deadline = time.monotonic() + connection.patience
-        while True:
-            try:
-                found = consumer.committed(partitions, timeout=5.0)
-            except KafkaException as error:  # it times out for as long as a transaction with offsets is open
-                if refused := connection.denied(error.args[0], group):
-                    raise refused from error
-                if time.monotonic() > deadline:
-                    raise BrokerError(f"group {group} does not answer: {error.args[0].str()}") from error
-            else:
-                return {place.partition: place.offset for place in found if place.offset >= 0}
+        found = committed_places(connection, consumer, group, partitions)
+        return {place.partition: place.offset for place in found}
+
+
+def committed_places(
+    connection: Connection, consumer: Consumer, group: str, wanted: list[TopicPartition]
+) -> list[TopicPartition]:
+    """The places that the group of a consumer has committed, with what is noted there. It waits for transactions."""
+    deadline = time.monotonic() + connection.patience
+    while True:
+        try:
+            found = consumer.committed(wanted, timeout=5.0)
+        except KafkaException as error:  # it times out for as long as a transaction with offsets is open
+            if refused := connection.denied(error.args[0], group):
+                raise refused from error
+            if time.monotonic() > deadline:
+                raise BrokerError(f"group {group} does not answer: {error.args[0].str()}") from error
+        else:
+            for place in found:  # of a topic that is hidden from us a group seems to have nothing
+                if place.error is not None and (refused := connection.denied(place.error, place.topic)):
+                    raise refused
+            return [place for place in found if place.offset >= 0]
 
 
 class Tail:

@@ -150,12 +150,14 @@ class Transactions:
         transactional_id: str,
         timeout_ms: int = 180_000,
         check: Callable[[], None] = lambda: None,
+        right: Permission | None = None,
     ) -> None:
-        """`check` is called between attempts, and may raise to end them."""
+        """`check` is called between attempts, and may raise to end them; `right` is what lets us have this id."""
         self._connection, self._patience = connection, connection.patience
         self._timeout = min(10.0, connection.patience)
         self._abandon = connection.abandon
         self.id, self._timeout_ms = transactional_id, timeout_ms
+        self._right = right or Permission("Write", "transactional-id", transactional_id)
         self._check, self._backoff = check, Backoff(transactional_id)
         self._opened: Producer | None = None
         self._wanted: set[tuple[Operation, str]] = set()
@@ -299,11 +301,12 @@ class Transactions:
 
     def _denied(self, error: KafkaError) -> Denied | None:
         """Whether an ACL is missing; of which topic, the broker has to be asked."""
-        if error.code() not in UNCLEAR:
-            by_group = error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
-            return self._connection.denied(error, self._connection.group if by_group else self.id)
-        found = allowed_topics(self._connection, {topic for _, topic in self._wanted})
         where = self._connection.bootstrap_servers, self._connection.principal
+        if error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            return Denied(self._right.missing(*where))
+        if error.code() not in UNCLEAR:
+            return self._connection.denied(error, self._connection.group)
+        found = allowed_topics(self._connection, {topic for _, topic in self._wanted})
         for operation, topic in sorted(self._wanted):
             told = found.get(topic)
             if told is not None and operation not in told:
