@@ -24,7 +24,7 @@ def needed(
     """
     return [
         Permission("Read", "topic", topics.input, "it is learned"),
-        _codes(topics) if codes else Permission("Describe", "topic", topics.codes, THERE),
+        _codes(topics, codes),
         Permission("Write", "topic", topics.snapshots, "the dictionary"),
         Permission("Write", "topic", topics.dead_letters, "what could not be learned"),
         Permission("Read", "topic", topics.journal, "recovery"),
@@ -42,7 +42,7 @@ def coding(group: str, topics: Topics) -> list[Permission]:
     letters = Permission("Write", "topic", topics.dead_letters, "what could not be coded")
     return [
         Permission("Read", "topic", topics.input, "it is coded"),
-        _codes(topics),
+        Permission("Write", "topic", topics.codes, "its codes"),
         *([letters] if topics.uses(topics.dead_letters) else []),
         Permission("Read", "topic", topics.snapshots, "the dictionaries"),
         Permission("Describe", "topic", topics.journal, "the number of shards"),
@@ -60,8 +60,10 @@ def useful(topics: Topics) -> list[Permission]:
     ]
 
 
-def _codes(topics: Topics) -> Permission:
-    return Permission("Write", "topic", topics.codes, "a code for every tensor")
+def _codes(topics: Topics, written: bool) -> Permission:
+    if written:
+        return Permission("Write", "topic", topics.codes, "a code for every tensor")
+    return Permission("Describe", "topic", topics.codes, THERE)
 
 
 def _checkpoints(topics: Topics, in_topic: bool) -> Iterator[Permission]:
