@@ -13,15 +13,20 @@ import uuid
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from stream_ocpdl import TensorProducer, read_codes, read_dead_letters
 from stream_ocpdl.cli import main
 from stream_ocpdl.config.settings import Settings
-from stream_ocpdl.stream.kafka import Connection, create_topics, produce, watermarks
+from stream_ocpdl.errors import Denied
+from stream_ocpdl.stream.kafka import Connection, Writer, create_topics, produce, watermarks
+from stream_ocpdl.stream.kafka.reading import committed_places
+from stream_ocpdl.stream.messages import Snapshot, Version
 from stream_ocpdl.stream.rights import needed, useful
 from stream_ocpdl.stream.topics import Topics
 from tests.broker.guarded import ACCOUNT, SECRET
@@ -238,17 +243,45 @@ def test_all_that_is_missing_is_said_at_once(fortress, service):
     assert all(f"denies us {one}" in done.stdout for one in seen)
 
 
+def published(fortress):
+    """A dictionary for encoders."""
+    loadings = [np.random.default_rng(0).random((size, 2)) for size in (4, 3)]
+    snapshot = Snapshot(Version(MODEL, 1, 0, 0), 1, loadings, None, 1.0, "", (), (0, 1), "", {}, penalties=(0.0, 0.1))
+    writer = Writer(Connection(fortress.bootstrap_servers))
+    assert writer.write(TOPICS.snapshots, snapshot.to_bytes(), b"0", 0, 30.0)
+    writer.flush()
+
+
+def settled(fortress):
+    """Wait until all clients have come: nobody else does for a second."""
+    count = -1
+    while count != fortress.counted.count:
+        count = fortress.counted.count
+        time.sleep(1)
+
+
+BEGUN = {"run": "ready at step", "encode": "coding with"}
+LATER = {"run": {TOPICS.input, TOPICS.codes}, "encode": {OTHER, CODED.coded().codes, TOPICS.snapshots, CODED.fleet()}}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("lack", [one for one in NEEDED if one.name in (TOPICS.codes, TOPICS.input)], ids=str)
-def test_one_that_is_taken_away(allowed, service, lack):
+@pytest.mark.parametrize(
+    ("command", "lack"),
+    [(name, one) for name, names in LATER.items() for one in RIGHTS[name] if one.name in names],
+    ids=str,
+)
+def test_one_that_is_taken_away(fortress, service, command, lack):
     """A service that runs says the same, and does not try again and again."""
-    with started(service) as life:
+    published(fortress)
+    topic = OTHER if command == "encode" else TOPICS.input
+    with granted(fortress, RIGHTS[command]), started(service, *WORDS[command], command=command) as life:
         try:
             said = iter(life.stderr.readline, "")
-            assert any("ready at step" in line for line in said)
-            cost, began = Cost(allowed), time.monotonic()
-            allowed.forbid([lack])
-            with TensorProducer(allowed.bootstrap_servers, TOPICS.input) as producer:
+            assert any(BEGUN[command] in line for line in said)
+            settled(fortress)
+            cost, began = Cost(fortress), time.monotonic()
+            fortress.forbid([lack])
+            with TensorProducer(fortress.bootstrap_servers, topic) as producer:
                 producer.send_many(np.random.default_rng(1).random((5, 4, 3)))
             line, code = told(life)
         finally:
@@ -260,6 +293,38 @@ def test_one_that_is_taken_away(allowed, service, lack):
     assert cost.connections <= FEW
     assert {name for _, name in cost.denials} == {lack.name}
     assert len(cost.denials) <= FEW + 10 * seconds  # a producer goes on asking until it is ended
+
+
+class Coordinator:
+    """A consumer whose group is asked where it stands."""
+
+    def __init__(self, *, group=None, topic=None):
+        self._group, self._topic, self.asked = group, topic, 0
+
+    def committed(self, wanted, timeout):
+        self.asked += 1
+        if self._group is not None:
+            raise KafkaException(KafkaError(self._group))
+        error = None if self._topic is None else KafkaError(self._topic)
+        return [SimpleNamespace(topic=one.topic, partition=one.partition, offset=-1001, error=error) for one in wanted]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "said"),
+    [
+        ({"group": KafkaError.GROUP_AUTHORIZATION_FAILED}, "Read on group g"),
+        ({"topic": KafkaError.TOPIC_AUTHORIZATION_FAILED}, "Read on topic t"),
+    ],
+)
+def test_where_a_group_stands_is_not_asked_again(refusal, said):
+    """A denial comes at once: to ask until patience ends would be a storm, and to take it for an empty answer would let
+    a group begin anew, and code everything twice.
+    """
+    coordinator = Coordinator(**refusal)
+
+    with pytest.raises(Denied, match=said):
+        committed_places(Connection("kafka:9092"), coordinator, "g", [TopicPartition("t", 0)])
+    assert coordinator.asked == 1
 
 
 def test_topics_it_may_make(allowed, service):

@@ -266,6 +266,22 @@ def test_create_then_check(service):
     assert (code, said.count("is there already, and was not changed")) == (0, len(everything))
 
 
+def test_create_makes_those_of_encoders(service):
+    """Of another topic that is coded: that one, its codes and its dead letters, and of the model's none twice."""
+    path, connection, names = service
+    other = f"{names.input}-b"
+    theirs = [other, *(f"{names.codes.removesuffix('.codes')}.{other}.{name}" for name in ("codes", "dead-letters"))]
+    try:
+        words = ("--config", path, "--set", f"encoders.input={other}", "--partitions", 2)
+        code, said = command("topics", "create", *words)
+        found = describe(connection, theirs)
+    finally:
+        delete_topics(connection, theirs)
+
+    assert (code, said.splitlines()) == (0, [f"{name}: made" for name in (names.input, *names.outputs(1), *theirs)])
+    assert [found[name].partitions for name in theirs] == [2, 2, 1]
+
+
 def test_create_makes_codes_like_the_input(service):
     """If the input is there, the codes get as many partitions as it has."""
     _, connection, names = service
