@@ -227,7 +227,7 @@ def test_dictionaries_change_under_load(model):
         for t in range(2, 8):
             model.feed(20, t)
             model.publish(t)
-            assert eventually(lambda t=t: one.board.newest()[0].version.t == t, 20)
+            assert eventually(lambda t=t: [found.version.t for found in one.board.newest().values()] == [t], 20)
         model.feed(20, 9)
         found = model.check()
     finally:
