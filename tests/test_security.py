@@ -73,7 +73,7 @@ def test_the_service_gets_in(config, guarded, tmp_path):
     ]
     with (tmp_path / "log").open("wb") as log, subprocess.Popen(command, cwd=ROOT, stderr=log) as life:
         try:
-            deadline, codes = time.monotonic() + 60, []
+            deadline, codes = time.monotonic() + 200, []
             while len(codes) < 20 and time.monotonic() < deadline:
                 codes = list(read_codes(guarded, f"{settings['model']}.codes", options=options))
             life.terminate()
@@ -217,7 +217,7 @@ def test_every_way_in(fortress, tmp_path, way):
                     url = json.loads(line)["event"].rpartition(" ")[2]
                 if "ready at step" in line:
                     break
-            deadline, codes = time.monotonic() + 60, []
+            deadline, codes = time.monotonic() + 200, []
             while len(codes) < 20 and time.monotonic() < deadline:
                 codes = list(read_codes(fortress.bootstrap_servers, topics.codes))
             seen |= {place: asked(url + place) for place in PATHS}
