@@ -193,7 +193,7 @@ class Problem:
     @property
     def automatic(self) -> bool:
         """Whether the set of some mode is of a size, and a kind, that data and penalties decide."""
-        return any(isinstance(choice, str) for choice in self._choices())
+        return any(isinstance(choice, str) for choice in self.choices())
 
     def digest(self) -> str:
         """SHA-256 of everything that decides the bits of a state besides the data."""
@@ -264,14 +264,15 @@ class Problem:
             for V, C, norm in zip(drawn, sets.loadings, sets.norms, strict=True)
         )
 
-    def _choices(self) -> tuple[Choice, ...]:
+    def choices(self) -> tuple[Choice, ...]:
+        """What was chosen for each mode."""
         return self.constraints if isinstance(self.constraints, tuple) else (self.constraints,) * self.modes
 
     def _constraints(self, bound: float) -> tuple[Constraint, ...]:
         nonnegative = NonnegativeColumns() if self.penalised else NonnegativeBall(bound)
         signed = Columns() if self.penalised else Ball(bound)
         own: dict[str, Constraint] = {"auto": nonnegative, "nonnegative": nonnegative, "signed": signed}
-        return tuple(own[C] if isinstance(C, str) else cast(Constraint, C) for C in self._choices())
+        return tuple(own[C] if isinstance(C, str) else cast(Constraint, C) for C in self.choices())
 
     def _code_bound(self, roomy: float) -> float:
         if isinstance(self.code_bound, str):
