@@ -157,6 +157,9 @@ SAMPLES = {
     "control": Request("6f1c2d", "reconfigure", {"sparsity": 0.5, "radius": None}).to_bytes(),
     "control-rollback": Request("6f1c2e", "rollback", t=40, epoch=0, present=1).to_bytes(),
     "partial": Partial(Version("weather", 41), 64, 10.5, 3.25, np.eye(2), np.ones((3, 2, 2), np.float32)).to_bytes(),
+    "partial-round": Partial(
+        Version("weather", 41), 64, 10.5, 3.25, np.eye(2), np.ones((3, 2, 2)), 42, (1, 640, 707), 2.5, 3
+    ).to_bytes(),
 }
 
 

@@ -173,7 +173,8 @@ def _manifest(manifest: Manifest) -> Fields:
 
 
 def _partial(partial: Partial) -> Fields:
-    found = {"dictionary": str(partial.dictionary), "count": partial.count, "energy": partial.energy}
+    found: Fields = {"dictionary": str(partial.dictionary), "count": partial.count, "energy": partial.energy}
+    found |= {"round": partial.round} if partial.round is not None else {}
     return found | {"A": summary(partial.A), "B": summary(partial.B)}
 
 

@@ -9,8 +9,9 @@ from stream_ocpdl.stream.messages.fields import MODES
 from stream_ocpdl.stream.messages.framing import FOREIGN, MAGIC, OWN, VERSION, Payload, brief, checksum, frame, unframe
 from stream_ocpdl.stream.messages.journal import ANSWERS, GENESIS, JournalRecord, Refused, Target, link, runs
 from stream_ocpdl.stream.messages.manifest import Manifest, Place
+from stream_ocpdl.stream.messages.partial import Partial
 from stream_ocpdl.stream.messages.records import Headers, Output, Position, Record, Run, Version
-from stream_ocpdl.stream.messages.results import SOFTWARE, Code, Codes, DeadLetter, Partial, Snapshot
+from stream_ocpdl.stream.messages.results import SOFTWARE, Code, Codes, DeadLetter, Snapshot
 from stream_ocpdl.stream.messages.tensor import DTYPES, Draw, Origin, Tensor, raw
 from stream_ocpdl.stream.messages.terms import CHANGES, Terms
 

@@ -176,6 +176,13 @@ class Fields:
         found = self.entries(name, _is_run, "[partition, first, last]")
         return tuple((partition, first, last) for partition, first, last in found)
 
+    def run(self, name: str) -> Run:
+        """One of them."""
+        value = self._get(name)
+        if not isinstance(value, list) or not _is_run(value):
+            raise DecodeError(f"{name} is {brief(value)}, not [partition, first, last]")
+        return value[0], value[1], value[2]
+
     def chains(self, name: str) -> Chains:
         """What is known of the chains of samplers."""
         found = self.entries(name, _is_chain, "[key, next draw, [[first, last]]]")

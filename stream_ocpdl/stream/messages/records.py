@@ -43,6 +43,8 @@ class Output(NamedTuple):
     headers: Headers = ()
     timestamp: int = 0
     """Milliseconds since 1970; 0 for now."""
+    partition: int = -1
+    """Where it must be; −1 for anywhere."""
 
 
 class Version(NamedTuple):

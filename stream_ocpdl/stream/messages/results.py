@@ -1,17 +1,16 @@
-"""What goes out: codes, dictionaries, what could not be learned, and sums for those who learn together."""
+"""What goes out: codes, dictionaries, and what could not be learned."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from itertools import repeat
-from math import prod
 from typing import Any, Self
 
 import msgpack
 import numpy as np
 
 from stream_ocpdl.errors import DecodeError
-from stream_ocpdl.ocpdl.arrays import Array, BigArray
+from stream_ocpdl.ocpdl.arrays import Array
 from stream_ocpdl.ocpdl.diagnostics import Assumption, Standing
 from stream_ocpdl.ocpdl.reshape import Layout
 from stream_ocpdl.stream.messages.fields import Fields, pairs, to_base64
@@ -284,53 +283,3 @@ class DeadLetter:
             fields.count("timestamp", least=-1),
         )
         return cls(fields.text("topic"), record, fields.text("error"), fields.text("reason"), fields.text("software"))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Partial:
-    """Sums over tensors that were coded with one dictionary: what a learner absorbs in place of the tensors."""
-
-    dictionary: Version
-    count: int
-    energy: float
-    """Σ‖X‖²."""
-    mass: float
-    """Σ‖H‖₁."""
-    A: Array
-    """ΣHᵀH (R, R)."""
-    B: BigArray
-    """ΣX ⊗ H (I₁, …, Iₙ, R)."""
-
-    def to_bytes(self) -> bytes:
-        """Header with the scalars, payload A, then B."""
-        dtype = self.B.dtype.newbyteorder("<")
-        header = {
-            "kind": "partial",
-            "dictionary": str(self.dictionary),
-            "count": self.count,
-            "energy": self.energy,
-            "mass": self.mass,
-            "rank": len(self.A),
-            "shape": list(self.B.shape[:-1]),
-            "dtype": dtype.str,
-        }
-        A, B = np.ascontiguousarray(self.A, F8), np.ascontiguousarray(self.B, dtype)
-        return frame(header, A.data.cast("B"), B.data.cast("B"))
-
-    @classmethod
-    def from_bytes(cls, value: Payload | None) -> Self:
-        """The sums, in the memory of the message."""
-        header, payload = unframe(value)
-        fields = Fields(header, "partial")
-        rank, shape = fields.size("rank"), fields.shape()
-        dtype = np.dtype(fields.one_of("dtype", ("<f8", "<f4")))
-        if len(payload) != 8 * rank**2 + dtype.itemsize * rank * prod(shape):
-            raise DecodeError(f"shape {list(shape)} of rank {rank} does not fit a payload of {len(payload)} bytes")
-        return cls(
-            fields.version("dictionary"),
-            fields.size("count"),
-            fields.number("energy"),
-            fields.number("mass"),
-            dense(F8, (rank, rank), payload[: 8 * rank**2]),
-            dense(dtype, (*shape, rank), payload[8 * rank**2 :]),
-        )
