@@ -113,7 +113,7 @@ class Audit:
         """Compare the snapshots of this record, if there are any."""
         self.identity = record.input or self.identity
         version = Version(self.plan.model, progress.state.t, self.plan.shard, progress.epoch)
-        if version in self.published and record.event in ("step", "rollback"):
+        if version in self.published and record.event in ("genesis", "step", "rollback"):
             software, wanted = self.published[version]
             made = Snapshot.from_bytes(snapshot(self.plan, progress, record.weight, self.identity).value)
             same = sha256(replace(made, software=software).to_bytes()).digest() == wanted

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.ocpdl.results import Step
+from stream_ocpdl.stream.absorbing import intake_of
 from stream_ocpdl.stream.assembly import whole
 from stream_ocpdl.stream.checkpoint import NoStore
 from stream_ocpdl.stream.genesis import begun
-from stream_ocpdl.stream.intake import Intake
 from stream_ocpdl.stream.kafka import Connection, KafkaSource, committed, partitions_of_topic, read_committed
 from stream_ocpdl.stream.messages import JournalRecord, Manifest, Position, Record
 from stream_ocpdl.stream.outputs import codes, dead_letter, shown, snapshot
@@ -42,7 +42,7 @@ class Evidence:
 def examine(connection: Connection, settings: Settings) -> Evidence:
     """Compare everything with everything, shard by shard where they have something of their own."""
     plan, topics, found = settings.plan(), settings.topics(), Evidence()
-    inputs = {record.position: record for record in all_records(connection, settings.topic)}
+    inputs = {record.position: record for record in all_records(connection, topics.input)}
     shards = [_replay(connection, settings, shard) for shard in range(settings.shards)]
     found.steps = sum(shard.progress.state.t for shard in shards)
     found.state = " ".join(shard.progress.state.digest() for shard in shards)
@@ -68,7 +68,7 @@ def examine(connection: Connection, settings: Settings) -> Evidence:
     check(found.dead_letters == letters, "every refused input is one dead letter, with its bytes")
     check(Counter(_values(connection, topics.snapshots)) == snapshots, "every snapshot is published once")
     check(learned + places == Counter(inputs.keys()), "every input is in one step or refused")
-    check(committed(connection, settings.model, settings.topic) == resume, "positions are the journal's")
+    check(committed(connection, settings.model, topics.input) == resume, "positions are the journal's")
     for number, shard in enumerate(shards):
         where = f" (shard {number})" if settings.shards > 1 else ""
         link, digest = (shard.newest.link, shard.newest.sha256) if shard.newest else ("", "")
@@ -96,7 +96,7 @@ def _replay(connection: Connection, settings: Settings, shard: int) -> Replayed:
     plan = begun(plan, journal) or plan
     store = TopicStore(connection, topics.state, settings.model, shard=shard)
     group = f"{settings.model}.examined"
-    with closing(KafkaSource(connection, settings.topic, group, shard, settings.shards)) as source:
+    with closing(KafkaSource(connection, topics.input, group, shard, settings.shards)) as source:
         wanted = Expected(plan, source.identity)
         found = replay_all(plan, Recovery(source, journal, NoStore(), lambda _: None, wanted.after_record))
     records = [JournalRecord.from_bytes(value) for _, value in journal.read()]
@@ -109,7 +109,7 @@ class Expected:
 
     def __init__(self, plan: Plan, identity: str) -> None:
         self._plan, self._identity = plan, identity
-        self._intake = Intake(plan.format, plan.shape, ())
+        self._intake = intake_of(plan, ())
         self.codes: Counter[bytes] = Counter()
         self.snapshots: Counter[bytes] = Counter()
         self.learned: Counter[Position] = Counter()
@@ -119,13 +119,14 @@ class Expected:
     ) -> None:
         """Note what this record had to publish."""
         self._identity = record.input or self._identity
-        if record.event == "rollback":
+        if record.event == "rollback" or (record.event == "genesis" and self._plan.rounds is not None):
             self.snapshots[snapshot(self._plan, progress, record.weight, self._identity).value] += 1
         if step is None:
             return
         self.learned.update(record.position for record in used)
-        rows = [record for record, _ in self._intake.rows(used)]
-        self.codes.update(output.value for output in codes(self._plan, step, rows, progress.epoch))
+        if self._plan.codes:
+            rows = [record for record, _ in self._intake.rows(used)]
+            self.codes.update(output.value for output in codes(self._plan, step, rows, progress.epoch))
         if shown(self._plan, step.t):
             self.snapshots[snapshot(self._plan, progress, step.weight, self._identity).value] += 1
 

@@ -33,7 +33,7 @@ LAYERS = [
     {"page.views", "page.files"},
     {"page.charts", "page.codes"},
     {"page.report"},
-    {"ocpdl.blame", "ocpdl.baselines", "ocpdl.heldout", "ocpdl.shadows", "ocpdl.synthetic"},
+    {"ocpdl.blame", "ocpdl.baselines", "ocpdl.heldout", "ocpdl.shadows", "ocpdl.sums", "ocpdl.synthetic"},
     {"chains.window", "chains.streaming"},
     {
         "chains",
@@ -56,6 +56,7 @@ LAYERS = [
         "stream.messages.manifest",
     },
     {"stream.messages.results", "stream.messages.draft"},
+    {"stream.messages.partial"},
     {"stream.messages"},
     {
         "stream.assembly",
@@ -71,7 +72,7 @@ LAYERS = [
     },
     {"stream.items", "stream.describing", "stream.product", "stream.kafka.refusing"},
     {"stream.batching", "stream.kafka.connection"},
-    {"stream.kafka.allowed"},
+    {"stream.kafka.allowed", "stream.rounds"},
     {
         "stream.intake",
         "stream.plan",
@@ -80,11 +81,12 @@ LAYERS = [
         "stream.kafka.election",
         "stream.kafka.embedded",
     },
-    {"stream.terms", "stream.warm", "stream.kafka.reading", "stream.dictionaries"},
+    {"stream.terms", "stream.warm", "stream.kafka.reading", "stream.dictionaries", "stream.absorbing"},
     {"stream.progress", "stream.kafka.windows"},
     {"stream.kafka.partitions"},
     {"stream.outputs", "stream.kafka", "stream.lost"},
     {"stream.encoding", "stream.commits"},
+    {"stream.summing"},
     {"stream.encoders", "stream.newest", "stream.member"},
     {
         "stream.pipeline",

@@ -82,10 +82,10 @@ class Partitions:
     def drop(self, partition):
         del self.at[partition]
 
-    def poll(self, limit, timeout):
+    def poll(self, limit, timeout, hungry=None):
         for _ in range(len(self.group.input)):
             self.turn = (self.turn + 1) % len(self.group.input)
-            first = self.at.get(self.turn)
+            first = self.at.get(self.turn) if hungry is None or self.turn in hungry else None
             values = [] if first is None else self.group.input[self.turn][first : first + min(self.chunk, limit)]
             if values:
                 self.at[self.turn] = first + len(values)
@@ -134,6 +134,7 @@ def encode(
     turned=lambda turn: None,
     still=30,
     aside=at_once,
+    emit="codes",
     **pace,
 ):
     """Run an encoder until nothing came for a while; what it reported. `turned` is called each time that it polls."""
@@ -144,10 +145,10 @@ def encode(
         found = Partitions(group, chunk)
         polled = found.poll
 
-        def poll(limit, timeout):
+        def poll(limit, timeout, hungry=None):
             turned(turns[0])
             turns[0] += 1
-            records = polled(limit, timeout)
+            records = polled(limit, timeout, hungry)
             clock[0] += 0.005
             quiet[0] = 0 if records else quiet[0] + 1
             return records
@@ -167,7 +168,8 @@ def encode(
         report=said.append,
         pause=lambda seconds: quiet.__setitem__(0, quiet[0] + 1),
     )
-    Encoding(plan, ports, letters, EncoderPace(**{"batch": 4, "commit_interval_ms": 12} | pace)).run()
+    beat = EncoderPace(**{"batch": 4, "commit_interval_ms": 12} | pace)
+    Encoding(plan, ports, letters, beat, emit=emit).run()
     return said
 
 

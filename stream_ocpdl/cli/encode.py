@@ -42,7 +42,7 @@ from stream_ocpdl.stream.member import Member
 from stream_ocpdl.stream.newest import Newest, followed
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import CrashPoint, Said, Stand, no_crash
-from stream_ocpdl.stream.preflight import Scripts, prepare
+from stream_ocpdl.stream.preflight import Scripts, check_rounds, prepare
 from stream_ocpdl.stream.rights import check_rights
 from stream_ocpdl.stream.service import Pace
 from stream_ocpdl.stream.starting import Start
@@ -116,6 +116,8 @@ def serve(
     check_rights(connection, settings.encoder_rights())
     for warning in prepare(connection, topics, Scripts(settings.bootstrap_servers, create)):
         log.warning("%s", warning, extra={"topic": warning.topic})
+    if settings.encoders.emit != "codes":
+        check_rounds(connection, topics, plan.rounds)
     board.starting = "compiling the kernels"
     with Workers(settings.threads or processors()) as workers:
         with said_after(SILENT, "compiling the kernels, once on this machine: it takes a minute or two"):
@@ -179,7 +181,8 @@ class EncoderWork:
         )
         beat = EncoderPace(settings.encoders.batch, self.pace.commit_interval_ms, self.pace.poll_timeout_ms)
         letters = topics.uses(topics.dead_letters)  # else the learner writes them
-        Encoding(replace(self.plan, topic=topics.input), ports, letters, beat, self.workers).run()
+        plan = replace(self.plan, topic=topics.input)
+        Encoding(plan, ports, letters, beat, self.workers, settings.encoders.emit).run()
 
     def _source(self) -> KafkaPartitions:
         found = KafkaPartitions(self.connection, self.settings.coded().input, self.settings.fleet())
@@ -202,5 +205,5 @@ class EncoderWork:
             found |= {p: Stand(begin[p], begin[p]) for p in partitions if p not in found}
         if self.settings.on_lost_input == "resume":
             for p, (low, _) in watermarks(self.connection, topic, partitions).items():
-                found[p] = Stand(max(low, found[p].offset), max(low, found[p].reached))
+                found[p] = Stand(max(low, found[p].offset), max(low, found[p].reached), found[p].round)
         return found

@@ -45,6 +45,11 @@ def explain(config: Path | None, overrides: tuple[str, ...], where: str, atoms: 
     """
     settings, connection = reached(config, overrides)
     plan, topics = settings.plan(), settings.topics()
+    if plan.rounds is not None:
+        raise ConfigError(
+            f"{plan.model} learns from partials, in which single tensors are not told apart; each has its code with"
+            " encoders.emit: both, which stream-ocpdl tap codes shows"
+        )
     position = meant(connection, topics, where)
     told: Told = {"topic": topics.input, "partition": position.partition, "offset": position.offset, "missing": []}
     record = record_at(connection, topics.input, position)

@@ -34,7 +34,7 @@ from stream_ocpdl.ocpdl.workers import Workers
 from stream_ocpdl.stream.kafka import Connection, Election, reach, topic_names
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import CrashPoint, Warned, no_crash
-from stream_ocpdl.stream.preflight import Scripts, prepare
+from stream_ocpdl.stream.preflight import Scripts, check_rounds, prepare
 from stream_ocpdl.stream.replicas import Replica
 from stream_ocpdl.stream.rights import check_rights
 from stream_ocpdl.stream.service import Pace
@@ -106,8 +106,14 @@ def serve(
     reach(connection)
     board.starting = "checking the topics"
     check_rights(connection, settings.rights())
-    for warning in prepare(connection, topics, Scripts(settings.bootstrap_servers, create)):
+    scripts = Scripts(settings.bootstrap_servers, create)
+    if plan.rounds is not None:
+        plan = replace(plan, on_lost_input="fail")  # a round without one of its partials is none
+        if topics.input not in topic_names(connection)():  # encoders, which make it, may come later
+            prepare(connection, settings.made(), scripts)
+    for warning in prepare(connection, topics, scripts):
         log.warning("%s", warning, extra={"topic": warning.topic})
+    check_rounds(connection, settings.coded(), plan.rounds)
     board.starting = "compiling the kernels"
     with Workers(settings.threads or processors()) as workers:
         with said_after(SILENT, "compiling the kernels, once on this machine: it takes a minute or two"):

@@ -16,7 +16,7 @@ from stream_ocpdl.stream.describing import Fields, printable
 from stream_ocpdl.stream.kafka import Connection
 from stream_ocpdl.stream.sampling import Topic, place
 
-STREAMS = ("input", "codes", "snapshots", "journal", "dead-letters", "control", "state")
+STREAMS = ("input", "codes", "snapshots", "journal", "dead-letters", "control", "state", "partials")
 
 USUAL = 10
 """Messages that are shown if nothing else is said."""
@@ -47,7 +47,8 @@ def tap(
 ) -> None:
     """Show messages of a topic, decoded.
 
-    Of the model's input, codes, snapshots, journal, dead-letters, control or state; of another topic by its name.
+    Of the model's input, codes, snapshots, journal, dead-letters, control, state or partials; of another topic by its
+    name.
     Committed records only; of a tensor its shape, its range and its first numbers. Messages in pieces are put together.
     What cannot be read is shown with the reason, and is no error: it ends with 0.
 
@@ -72,7 +73,9 @@ def tap(
 
 def chosen(settings: Settings, connection: Connection, stream: str) -> Topic:
     """The topic that is meant: that of a stream, or the one of this name."""
-    topics = settings.topics()
+    topics = settings.made()
+    if stream == "partials" and topics.partials is None:
+        raise ConfigError("there are no partials: learner.source is tensors")
     name = topics.named(stream) if stream in STREAMS else stream
     if name == topics.input:
         plan = settings.plan()

@@ -47,7 +47,7 @@ def create(
     """
     keep = None if retention is None else milliseconds(retention)
     settings, connection = reached(config, overrides)
-    parts = (settings.topics(), settings.coded())
+    parts = (settings.made(), settings.coded())
     made = [name for names in parts for name in make(connection, names, partitions, keep, replication_factor or -1)]
     for name in dict.fromkeys(name for names in parts for name in (names.input, *names.outputs(1))):
         click.echo(f"{name}: " + ("made" if name in made else "is there already, and was not changed"))
@@ -62,7 +62,7 @@ def check(config: Path | None, overrides: tuple[str, ...], as_json: bool) -> Non
     Example: stream-ocpdl topics check --config service.yaml
     """
     settings, connection = reached(config, overrides)
-    names = settings.topics()
+    names = settings.made()
     findings = look(connection, names, Scripts(settings.bootstrap_servers, topics_create(config)))
     concerned = {name for finding in findings for name in finding.topic.split(", ")}
     width = max(len(name) for name in (names.input, *names.outputs(1)))

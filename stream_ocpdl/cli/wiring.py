@@ -10,7 +10,7 @@ from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.observe.board import Board
 from stream_ocpdl.observe.watched import WatchedOutbox, WatchedStore
 from stream_ocpdl.ocpdl.workers import Workers
-from stream_ocpdl.stream.ahead import Ahead
+from stream_ocpdl.stream.ahead import SOON, WAIT, Ahead
 from stream_ocpdl.stream.beside import aside
 from stream_ocpdl.stream.checkpoint import CheckpointStore
 from stream_ocpdl.stream.following import Follower
@@ -58,7 +58,7 @@ class ShardWork:
 
             outbox = TopicOutbox(self.connection, topics, self.settings.model, source, self.at, term, shard)
             ports = Ports(
-                source=stack.enter_context(closing(Ahead(source))),
+                source=stack.enter_context(closing(Ahead(source, SOON if plan.rounds is not None else WAIT))),
                 aside=aside,
                 journal=TopicJournal(self.connection, topics.journal, shard),
                 outbox=WatchedOutbox(outbox, board),
@@ -90,7 +90,8 @@ class ShardWork:
 
     def _begin(self, source: KafkaSource) -> Beginning:
         settings = self.settings
-        found = beginning(self.connection, settings.topic, settings.start, settings.warm_start)
+        start = "earliest" if self.plan.rounds is not None else settings.start
+        found = beginning(self.connection, settings.topics().input, start, settings.warm_start)
 
         def positions() -> dict[int, int]:
             everywhere = found.positions()
@@ -100,7 +101,7 @@ class ShardWork:
 
     def _source(self, shard: int, counting: bool = False) -> KafkaSource:
         settings = self.settings
-        return KafkaSource(self.connection, settings.topic, settings.model, shard, settings.shards, counting)
+        return KafkaSource(self.connection, settings.topics().input, settings.model, shard, settings.shards, counting)
 
     def _store(self, shard: int, at: CrashPoint = no_crash, check: Callable[[], None] = nothing) -> CheckpointStore:
         return store_of(self.settings, self.connection, at, check, shard)

@@ -25,6 +25,7 @@ from stream_ocpdl.stream.permissions import Permission
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.refusals import Refusals
 from stream_ocpdl.stream.rights import coding, needed
+from stream_ocpdl.stream.rounds import Rounds
 from stream_ocpdl.stream.service import Pace
 from stream_ocpdl.stream.starting import Start, snapshots_of
 from stream_ocpdl.stream.topics import Topics
@@ -118,6 +119,9 @@ class LearnerSettings(Section):
     """What a learner does, and what it leaves to encoders."""
 
     codes: bool = _field(Plan, "codes", "Whether it publishes a code for every tensor; off where encoders do.")
+    source: Literal["tensors", "partials"] = Field(
+        "tensors", description="What it learns from: the tensors, or sums over them that encoders make."
+    )
 
 
 class EncoderSettings(Section):
@@ -128,12 +132,30 @@ class EncoderSettings(Section):
         min_length=1,
         description="Another topic to code, of tensors like the model's; codes go to MODEL.TOPIC.codes then.",
     )
+    emit: Literal["codes", "partials", "both"] = Field(
+        "codes", description="What they publish: codes, sums for the learner (learner.source: partials), or both."
+    )
     batch: int = Field(256, ge=1, description="Tensors that are coded at once, at most.")
     transaction_s: float = Field(
         10.0,
         ge=1,
         description="Seconds after which the broker ends what a killed encoder left open; its partitions wait for it.",
     )
+
+
+class PartialSettings(Section):
+    """How many workers learn one dictionary: encoders publish sums, the learner absorbs them, round by round."""
+
+    size: int | None = Field(
+        None,
+        ge=1,
+        description="Tensors of one partition in a partial, at least twice the rank; batching.size is a multiple of it,"
+        " and the input has so many partitions.",
+    )
+    staleness: int = _field(
+        Rounds, "staleness", "τ: steps by which the dictionary of a partial may be behind; 0 waits for each round."
+    )
+    synchronous_first: int = _field(Rounds, "synchronous_first", "Rounds at the beginning in which it may not.")
 
 
 class PaceSettings(Section):
@@ -221,6 +243,9 @@ class Settings(Section):
     )
     learner: LearnerSettings = Field(default_factory=LearnerSettings, description="What is left to encoders.")
     encoders: EncoderSettings = Field(default_factory=EncoderSettings, description="How encoders work.")
+    partials: PartialSettings = Field(
+        default_factory=PartialSettings, description="How many workers learn one dictionary, with learner.source."
+    )
     kafka: Kafka = Field(default_factory=Kafka, description="How the clients reach the broker.")
     log: Log = Field(default_factory=Log, description="What is said on standard error.")
     http: Http = Field(default_factory=Http, description="Where the endpoints are.")
@@ -232,8 +257,14 @@ class Settings(Section):
 
     def plan(self) -> Plan:
         """What is to be learned."""
-        batching, (problem, layout), form, refusals, draws, _ = together(
-            self._batching, self._problem, self._format, self._refusals, self._draws, lambda: Start.read(self.start)
+        batching, (problem, layout), form, refusals, draws, rounds, _ = together(
+            self._batching,
+            self._problem,
+            self._format,
+            self._refusals,
+            self._draws,
+            self._rounds,
+            lambda: Start.read(self.start),
         )
         return Plan(
             model=self.model,
@@ -241,7 +272,7 @@ class Settings(Section):
             batching=batching,
             snapshot_every=self.snapshot_every,
             digest_every=self.digest_every,
-            topic=self.topic,
+            topic=self.topics().input,
             format=form,
             axes=None if self.axes is None else tuple(self.axes),
             refusals=refusals,
@@ -250,18 +281,27 @@ class Settings(Section):
             shards=self.shards,
             layout=layout,
             codes=self.learner.codes,
+            rounds=rounds,
         )
 
     def topics(self) -> Topics:
-        """Where it reads and writes."""
-        return Topics.of(self.model, self.topic, self.shards)
+        """Where the learner reads and writes."""
+        topics = Topics.of(self.model, self.topic, self.shards)
+        if self.learner.source == "tensors":
+            return topics
+        partials = f"{self.model}.partials"
+        return replace(topics, input=partials, partials=partials)
 
     def coded(self) -> Topics:
-        """What encoders use; of another topic than the model's the codes are others, and dead letters are theirs."""
-        topics, other = self.topics(), self.encoders.input
+        """What encoders use; of another topic than the model's the codes are others, and dead letters are theirs.
+
+        They are also where encoders alone read the input, since the learner has their partials.
+        """
+        topics, other = replace(self.topics(), input=self.topic), self.encoders.input
         used = {topics.journal, topics.snapshots}
+        own = {topics.codes} if topics.partials is None else {topics.codes, topics.partials, topics.dead_letters}
         if other is None or other == self.topic:
-            return replace(topics, part=frozenset({*used, topics.codes}))
+            return replace(topics, part=frozenset({*used, *own}))
         codes, letters = (f"{self.model}.{other}.{name}" for name in ("codes", "dead-letters"))
         return replace(topics, input=other, codes=codes, dead_letters=letters, part=frozenset({*used, codes, letters}))
 
@@ -269,6 +309,10 @@ class Settings(Section):
         """The group of the encoders of a topic."""
         other = self.coded().input
         return f"{self.model}.encoders" if other == self.topic else f"{self.model}.{other}.encoders"
+
+    def made(self) -> Topics:
+        """Where the model reads and writes, encoders that it needs included."""
+        return replace(self.topics(), input=self.topic)
 
     def rights(self) -> list[Permission]:
         """The least that the account of a learner must be allowed to do."""
@@ -292,6 +336,22 @@ class Settings(Section):
 
     def _draws(self) -> Draws:
         return Draws(**self.draws.model_dump())
+
+    def _rounds(self) -> Rounds | None:
+        """How partials are made and absorbed, if they are."""
+        source, emit, size = self.learner.source, self.encoders.emit, self.partials.size
+        own = self.encoders.input in (None, self.topic)
+        if (source == "partials" and own) != (emit != "codes"):
+            raise ConfigError(
+                f"learner.source is {source}, and encoders.emit {emit}: who learns from partials needs encoders of its"
+                " input with partials or both, and nobody else has any use for them"
+            )
+        if source == "tensors":
+            return None
+        if size is None:
+            raise ConfigError("partials.size is missing: how many tensors of a partition are in a partial")
+        partials = max(1, self.batching.size // size)
+        return Rounds(size, partials, self.partials.staleness, self.partials.synchronous_first)
 
     def _refusals(self) -> Refusals:
         return Refusals(**self.refusals.model_dump())

@@ -60,7 +60,7 @@ def validate(read: Callable[[], Settings], connect: bool, create: str) -> Iterat
 
 
 def _at_the_broker(settings: Settings, connection: Connection, create: str) -> Iterator[Layer]:
-    topics, scripts = settings.topics(), Scripts(settings.bootstrap_servers, create)
+    topics, scripts = settings.made(), Scripts(settings.bootstrap_servers, create)
     try:
         reach(connection)
         check_rights(connection, settings.rights())

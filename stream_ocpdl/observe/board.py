@@ -72,6 +72,8 @@ class Shard:
     """Chains of the last minibatch that had draws."""
     products: int = 0
     """How often a new epoch began here because those were others."""
+    staleness: int | None = None
+    """Of the last round of partials: by how many steps the oldest of their dictionaries was behind."""
     unusual: int = 0
     """Tensors that are explained worse than 99 in 100 earlier ones."""
     changes: Counter[str] = field(default_factory=Counter)
@@ -152,7 +154,8 @@ class Shard:
         self.step = step
         self.steps += 1
         self._unsaved(1)
-        self.learned += len(step.codes)
+        self.learned += outcome.tensors
+        self.staleness = outcome.staleness
         self.stepping.add(seconds)
         if step.judged is not None:
             self.unusual += step.judged.unusual
@@ -208,9 +211,11 @@ class Shard:
         return [" × ".join(names[mode] for mode in group) for group in groups]
 
     @property
-    def sparsity(self) -> float:
-        """The share of codes of the last step that are zero."""
-        return 0.0 if self.step is None else float((self.step.codes == 0.0).mean())
+    def sparsity(self) -> float | None:
+        """The share of codes of the last step that are zero; not known where others have them."""
+        if self.step is None:
+            return 0.0
+        return float((self.step.codes == 0.0).mean()) if len(self.step.codes) else None
 
     def client(self) -> Client:
         """What the client of the input counts."""

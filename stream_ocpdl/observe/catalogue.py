@@ -186,6 +186,13 @@ CONVERGENCE = (
         one(lambda s: s.shard.step and s.shard.step.weight),
     ),
     Entry(
+        "ocpdl_partials_staleness_steps",
+        "gauge",
+        "Of the last round of partials: by how many steps the oldest of their dictionaries was behind. Zero where"
+        " rounds are synchronous, never more than `partials.staleness`; not there where tensors are learned.",
+        one(lambda s: s.shard.staleness),
+    ),
+    Entry(
         "ocpdl_stationarity_residual",
         "gauge",
         "How far a mode is from a minimiser of f̂_t, relatively; zero is stationary. Every digest_every steps.",
@@ -195,7 +202,7 @@ CONVERGENCE = (
     Entry(
         "ocpdl_code_zeros_ratio",
         "gauge",
-        "The share of codes of the last step that are zero.",
+        "The share of codes of the last step that are zero; not there where encoders have them.",
         one(lambda s: s.shard.sparsity if s.shard.step else None),
     ),
     Entry(
@@ -442,6 +449,13 @@ ROLES = ("starting", "standby", "writer")
 ENCODERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("ocpdl_encoder_role", "gauge", "1 for what this encoder is: starting, standby, or encoder.", ("model", "role")),
     ("ocpdl_encoder_tensors", "counter", "Tensors coded since the process began.", ("model",)),
+    ("ocpdl_encoder_partials", "counter", "Partials made since the process began.", ("model",)),
+    (
+        "ocpdl_encoder_round",
+        "gauge",
+        "Partials of a partition that were committed, by all encoders so far. One that lags holds up the others.",
+        ("model", "partition"),
+    ),
     ("ocpdl_encoder_refused", "counter", "Records refused since the process began, by error.", ("model", "error")),
     (
         "ocpdl_encoder_dictionary_step",

@@ -53,6 +53,7 @@ class EncoderBoard:
         self.held: Sequence[int] = ()
         self.reading = 0
         self.tensors = 0
+        self.partials = 0
         self.refused: Counter[str] = Counter()
         self.swaps: Counter[int] = Counter()
         self.stands: dict[int, Stand] = {}
@@ -72,6 +73,7 @@ class EncoderBoard:
     def coded(self, coded: Coded, seconds: float) -> None:
         """It coded some records."""
         self.tensors += coded.tensors
+        self.partials += coded.partials
         self.refused.update(coded.refused)
         self.coding.add(seconds)
 
@@ -127,6 +129,10 @@ class EncoderBoard:
         return {
             "ocpdl_encoder_role": [((name,), float(self.role == name)) for name in ROLES],
             "ocpdl_encoder_tensors": [((), self.tensors)],
+            "ocpdl_encoder_partials": [((), self.partials)],
+            "ocpdl_encoder_round": [
+                ((str(p),), s.round) for p, s in sorted(self.stands.items()) if s.round and p in ours
+            ],
             "ocpdl_encoder_refused": [((name,), n) for name, n in (dict.fromkeys(ERRORS, 0) | self.refused).items()],
             "ocpdl_encoder_dictionary_step": [((str(v.shard),), v.t) for v in versions],
             "ocpdl_encoder_dictionary_epoch": [((str(v.shard),), v.epoch) for v in versions],

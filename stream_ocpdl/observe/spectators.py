@@ -147,9 +147,10 @@ class Spectators:
         if t <= self._t:
             self._went_back(t)
         self._t, self._pipeline = t, pipeline
-        self._learned += len(H)
+        self._learned += outcome.tensors
         self._rows += len(H)
-        self._coded.append((t, outcome.positions, H))
+        if len(H) > 0:  # of sums nobody has them
+            self._coded.append((t, outcome.positions, H))
         while self._rows > self._room and len(self._coded) > 1:
             self._rows -= len(self._coded.popleft()[2])
         if step.revived:

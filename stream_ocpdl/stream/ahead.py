@@ -27,6 +27,9 @@ PATIENCE = 10.0
 POLLED, WAIT = 256, 0.05
 """Records and seconds of one poll of the thread: it ends within that time when it is told to."""
 
+SOON = 0.005
+"""Seconds of a poll where somebody waits for what becomes of few records."""
+
 PORTION = 2_000_000
 """Bytes of one poll, about, where records are large: the client copies them, and nobody else has the interpreter until
 it is done. Small portions are copied while kernels run, which do not need it."""
@@ -38,8 +41,8 @@ _HANGS = f"a call into the client does not come back within {PATIENCE:g} s"
 class Ahead:
     """Another source, read ahead. `start`, `poll`, `changed`, `close` know of the thread; they are for one caller."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, source: Source, wait: float = WAIT) -> None:
+        self._source, self._wait = source, wait
         self._changed = threading.Condition()
         self._records: deque[Record] = deque()
         self._bytes = 0
@@ -136,7 +139,7 @@ class Ahead:
                 if self._asked is not None:
                     self._look()
                 else:
-                    self._put(life, self._source.poll(self._wanted, WAIT, self._hungry))
+                    self._put(life, self._source.poll(self._wanted, self._wait, self._hungry))
         except BaseException as error:  # whoever polls is to hear of it
             with self._changed:
                 if self._life is life:

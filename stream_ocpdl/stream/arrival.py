@@ -18,6 +18,8 @@ from stream_ocpdl.stream.checkpoint import manifest_of
 from stream_ocpdl.stream.following import Follower
 from stream_ocpdl.stream.inputs import starts
 from stream_ocpdl.stream.lost import Noted, reconcile
+from stream_ocpdl.stream.messages import Output
+from stream_ocpdl.stream.outputs import snapshot
 from stream_ocpdl.stream.pipeline import Pipeline
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import Said, Warned
@@ -56,7 +58,7 @@ class Arrival:
         offset, t = found.journal_offset, progress.state.t
         checkpointed = t - (found.replayed if found.behind is None else found.behind)
         if offset < 0:
-            offset = ports.outbox.commit([pipeline.genesis(found.warm)], progress.resume)
+            offset = ports.outbox.commit(self._first(pipeline, found), progress.resume)
         else:
             self._hold_to_terms(found)  # 3
             if noted is not None:
@@ -77,6 +79,12 @@ class Arrival:
         ports.watch.ready(pipeline, found.replayed, standby, fields.get("seconds"))
         ports.report(Said(f"ready at step {t}, {found.replayed} steps replayed", **fields))
         return Arrived(pipeline, offset, checkpointed)
+
+    def _first(self, pipeline: Pipeline, found: Recovered) -> list[Output]:
+        """The genesis; before it the first dictionary, where others need one to begin."""
+        plan, identity = found.plan, self.ports.source.identity
+        shown = [] if plan.rounds is None else [snapshot(plan, pipeline.progress, 0.0, identity)]
+        return [*shown, pipeline.genesis(found.warm)]
 
     def _found(self) -> tuple[Recovered, str]:
         """Where the model stands: the tail of the journal if somebody has followed it, or all that is needed of it."""

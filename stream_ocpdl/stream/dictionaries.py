@@ -5,7 +5,7 @@ force, data in the units that it says. Only the loadings have gone through the u
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Literal, Self
 
 import numpy as np
@@ -48,6 +48,11 @@ class Dictionary:
             raise ConfigError(
                 f"the dictionary {snapshot.version} has shape {list(found[0])} and rank {found[1]}, or other groups of"
                 " modes than the settings; give encoders the settings of the learner"
+            )
+        if snapshot.partials != (None if plan.rounds is None else astuple(plan.rounds)):
+            raise ConfigError(
+                f"the dictionary {snapshot.version} is of a learner with another source, or other partials, than the"
+                " settings; give encoders the settings of the learner"
             )
         if snapshot.penalties is None:
             raise ConfigError(

@@ -19,7 +19,8 @@ from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from math import inf
+from typing import Any, Literal, Protocol
 
 from stream_ocpdl.errors import Fenced, InputLost
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
@@ -28,10 +29,14 @@ from stream_ocpdl.stream.encoding import Coded, Encoder
 from stream_ocpdl.stream.messages import Output
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import Codebox, Partitions, Said, Stand
+from stream_ocpdl.stream.summing import Summing
 from stream_ocpdl.stream.tenure import Ours, Term
 
 PAUSE = 1.0
 """Seconds between two lives."""
+
+WAITING = 2
+"""Milliseconds of a poll while a dictionary is waited for."""
 
 MOST = 16_000_000
 """Bytes of outputs that wait for their transaction."""
@@ -99,6 +104,13 @@ class Encoding:
     """Whether what is refused becomes a dead letter: not where the learner reads the same topic, and writes it."""
     pace: EncoderPace = field(default_factory=EncoderPace)
     workers: Workers = SERIAL
+    emit: Literal["codes", "partials", "both"] = "codes"
+
+    def core(self) -> Encoder:
+        """What codes, or what makes partials, from the beginning."""
+        if self.plan.rounds is not None and self.emit != "codes":
+            return Summing(self.plan, self.plan.rounds, self.emit == "both", self.workers)
+        return Encoder(self.plan, self.pace.batch, self.letters, self.workers)
 
     def run(self) -> None:
         """Code until told to stop, one life after the other."""
@@ -122,7 +134,7 @@ class Life:
 
     def __init__(self, encoding: Encoding, source: Partitions) -> None:
         self._ports, self._pace, self._source = encoding.ports, encoding.pace, source
-        self._core = Encoder(encoding.plan, encoding.pace.batch, encoding.letters, encoding.workers)
+        self._core = encoding.core()
         self._ours = Ours()
         self._outbox = encoding.ports.outbox(self._ours)
         self._asked: tuple[list[int], Future[Mapping[int, Stand]]] | None = None
@@ -143,7 +155,8 @@ class Life:
                     self._part()
                     self._begin()
                     self._work()
-                    due = ports.now() >= deadline and (self._pending is None or self._pending.done())
+                    awaited = self._core.eager and len(self._stands) > 0
+                    due = (awaited or ports.now() >= deadline) and (self._pending is None or self._pending.done())
                     if due or ports.stopping() or self._bytes >= MOST:
                         break
                 self._commit()  # 3
@@ -196,11 +209,15 @@ class Life:
         """2. Code what there is."""
         ports = self._ports
         ports.watch.turned(sorted(self._ours.terms), len(self._reading))
-        records = self._source.poll(self._pace.batch, self._pace.poll_timeout_ms / 1000)
-        if not records:
+        core = self._core
+        timeout = 0.001 * min(self._pace.poll_timeout_ms, WAITING if core.waiting else inf)
+        records = self._source.poll(self._pace.batch, timeout, core.hungry)
+        if not records and not core.waiting:
             return
         began = ports.now()
-        coded = self._core.feed(records, ports.newest())
+        coded = core.feed(records, ports.newest())
+        if not records and not coded.stands:
+            return
         self._outputs += coded.outputs
         self._bytes += sum(len(output.value) for output in coded.outputs)
         self._stands |= coded.stands

@@ -9,7 +9,7 @@ before, to the last refusal, and is passed over.
     begin(partition, stand)  →  feed(records, dictionaries)  →  what belongs in one transaction
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -17,12 +17,14 @@ import numpy as np
 
 from stream_ocpdl.errors import DataError, LineageError, NumericError, OcpdlError
 from stream_ocpdl.ocpdl.anomaly import Senses, judge
+from stream_ocpdl.ocpdl.entries import AnyBatch
+from stream_ocpdl.ocpdl.results import Coding
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.dictionaries import Dictionary
 from stream_ocpdl.stream.draws import TuningDraw
 from stream_ocpdl.stream.intake import Intake
 from stream_ocpdl.stream.items import Item, refuse
-from stream_ocpdl.stream.messages import Output, Record, Version
+from stream_ocpdl.stream.messages import Output, Record, Tensor, Version
 from stream_ocpdl.stream.outputs import codes_of, dead_letter
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import Stand
@@ -44,6 +46,8 @@ class Coded:
     """The kinds of the errors of those that were refused."""
     versions: tuple[Version, ...] = ()
     """The dictionaries that were used, one for each minibatch."""
+    partials: int = 0
+    """How many were made of them."""
 
 
 class Reader:
@@ -65,13 +69,21 @@ class Reader:
     @property
     def stand(self) -> Stand:
         """Where it stands, if all that was read is done."""
-        reached = max(self._reached, self._expected)
+        return self.stand_at(max(self._reached, self._expected))
+
+    def stand_at(self, reached: int, number: int = 0) -> Stand:
+        """Where it stands, if all below an offset is done, in so many rounds; none that is asked for may lie before."""
         waiting = self._intake.waiting({self._partition: reached})[self._partition]
-        return Stand(min(waiting, default=reached), reached)
+        return Stand(min(waiting, default=reached), reached, number)
 
 
 class Encoder:
     """Codes the partitions that it has. With `letters` what is refused becomes a dead letter."""
+
+    eager = False
+    """Whether somebody waits for what it makes, so that it is committed at once."""
+    waiting = False
+    """Whether there is work for which only another dictionary is missing."""
 
     def __init__(self, plan: Plan, batch: int, letters: bool, workers: Workers = SERIAL) -> None:
         self._plan, self._letters, self._workers = plan, letters, workers
@@ -90,6 +102,11 @@ class Encoder:
     def shard_of(self, partition: int) -> int:
         """Whose dictionary is that of a partition."""
         return partition % self._plan.shards
+
+    @property
+    def hungry(self) -> Collection[int] | None:
+        """The partitions of which more is wanted; none for all of them."""
+        return None
 
     def feed(self, records: Iterable[Record], dictionaries: Mapping[int, Dictionary]) -> Coded:
         """Code records; each shard's with its dictionary, in minibatches. Raise if too much is refused."""
@@ -131,7 +148,7 @@ class Encoder:
     def _code(self, dictionary: Dictionary, items: Sequence[Item]) -> tuple[list[Item], list[Output]]:
         """Items, those that cannot be coded refused; and the codes of the others."""
         found = [self._judged(dictionary, item) for item in items]
-        while rows := [(k, item.tensor) for k, item in enumerate(found) if item.tensor is not None]:
+        while rows := [(k, item.tensor) for k, item in enumerate(found) if isinstance(item.tensor, Tensor)]:
             batch, refused = dictionary.gather([tensor.array for _, tensor in rows], self._workers)
             wrong: dict[int, OcpdlError] = {rows[j][0]: DataError(reason) for j, reason in refused.items()}
             if not wrong:
@@ -139,25 +156,35 @@ class Encoder:
                 lost = np.flatnonzero(~np.isfinite(coding.losses) | ~np.isfinite(coding.H).all(axis=1))
                 wrong = {rows[j][0]: NumericError("its code is not finite; rescale the data") for j in lost}
             if not wrong:
-                problem = dictionary.problem
-                judged, _ = judge(Senses(), coding.losses, coding.H, batch.energies, problem.sparsity, problem.ridge)
-                records = [found[k].parts[-1] for k, _ in rows]
-                return found, list(codes_of(self._plan, dictionary.version, records, coding, judged.residuals))
+                return found, self._codes_of(dictionary, [found[k] for k, _ in rows], batch, coding)
             for k, error in wrong.items():
                 found[k] = refuse(found[k], error)
         return found, []
 
+    def _codes_of(self, dictionary: Dictionary, items: Sequence[Item], batch: AnyBatch, coding: Coding) -> list[Output]:
+        """The codes of items, all of which have a tensor."""
+        problem = dictionary.problem
+        judged, _ = judge(Senses(), coding.losses, coding.H, batch.energies, problem.sparsity, problem.ridge)
+        records = [item.parts[-1] for item in items]
+        return list(codes_of(self._plan, dictionary.version, records, coding, judged.residuals))
+
     def _judged(self, dictionary: Dictionary, item: Item) -> Item:
         """An item, refused if its tensor is none of the model. Of chains of samplers an encoder remembers nothing."""
-        tensor = item.tensor
-        if tensor is None:
+        tensor, misnamed = item.tensor, self._misnamed(dictionary, item)
+        if misnamed is not None:
+            return refuse(item, misnamed)
+        if not isinstance(tensor, Tensor):
             return item
-        if tensor.axes is not None and dictionary.axes is not None and tensor.axes != dictionary.axes:
-            told = f"axes is {list(tensor.axes)}, those of the model are {list(dictionary.axes)}"
-            return refuse(item, DataError(told))
         if tensor.origin is not None and tensor.origin.tuning and self._plan.draws.tuning == "refuse":
             return refuse(item, TuningDraw(f"draw {tensor.origin.draw} is one of tuning"))
         return item
+
+    def _misnamed(self, dictionary: Dictionary, item: Item) -> DataError | None:
+        """Whether the modes of a tensor have other names than those of the model."""
+        axes = item.tensor.axes if item.tensor is not None else None
+        if axes is None or dictionary.axes is None or axes == dictionary.axes:
+            return None
+        return DataError(f"axes is {list(axes)}, those of the model are {list(dictionary.axes)}")
 
     def _count(self, done: Iterable[Item], last: str) -> None:
         """Count what was refused in this life; raise if it is too much."""

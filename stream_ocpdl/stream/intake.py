@@ -2,23 +2,32 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from math import prod
+from typing import Generic, TypeVar
 
 from stream_ocpdl.errors import DataError
+from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.stream.assembly import Assembler, Refusal
 from stream_ocpdl.stream.formats import Format, largest
 from stream_ocpdl.stream.items import Item
-from stream_ocpdl.stream.messages import Chunk, Draw, Payload, Record, Tensor, unframe
+from stream_ocpdl.stream.messages import Chunk, Draw, Partial, Payload, Record, Tensor, unframe
 
 KEY = 16_384
 """Bytes of a key: it goes with the code, which has to stay small as well."""
 
 
-class Intake:
-    """Records of a few partitions, each in order, as items for a Batcher."""
+HEADER = 10_000
+"""Bytes of a partial beside its numbers, at most."""
 
-    def __init__(self, form: Format, shape: tuple[int, ...], partitions: Iterable[int]) -> None:
-        self._format, self._shape = form, shape
-        self._assemblers = {p: Assembler(largest(shape)) for p in partitions}
+T = TypeVar("T", bound=Tensor | Partial)
+
+
+class Assembly(Generic[T]):
+    """Records of a few partitions, each in order, as items for a Batcher. What they hold, those know that inherit."""
+
+    def __init__(self, limit: int, partitions: Iterable[int]) -> None:
+        """`limit` is the most bytes of a message."""
+        self._assemblers = {p: Assembler(limit) for p in partitions}
 
     def read(self, record: Record, now: float) -> Item:
         """What the next record of a partition brings."""
@@ -41,21 +50,38 @@ class Intake:
         """For each partition the pieces below an offset that wait there for the rest of their message."""
         return {p: self._assemblers[p].waiting(offset) for p, offset in reached.items()}
 
-    def rows(self, used: Iterable[Record]) -> Iterator[tuple[Record, Tensor]]:
-        """The tensors of records that were found good before, the pieces of each one after the other.
+    def rows(self, used: Iterable[Record]) -> Iterator[tuple[Record, T]]:
+        """What is in records that were found good before, the pieces of each one after the other.
 
         Each comes with its record, or the one of its last piece.
         """
         pieces: list[Payload] = []
         for record in used:
             found = self._open(record)
-            if isinstance(found, Tensor):
+            if not isinstance(found, Chunk):
                 yield record, found
                 continue
             pieces.append(found.piece)
             if found.index + 1 == found.count:
                 yield record, self._whole(b"".join(pieces))
                 pieces.clear()
+
+    def _open(self, record: Record) -> T | Chunk:
+        raise NotImplementedError
+
+    def _whole(self, value: bytes) -> T:
+        raise NotImplementedError
+
+    def _checked(self, found: T, key: bytes | None) -> T:
+        raise NotImplementedError
+
+
+class Intake(Assembly[Tensor]):
+    """Records with tensors."""
+
+    def __init__(self, form: Format, shape: tuple[int, ...], partitions: Iterable[int]) -> None:
+        self._format, self._shape = form, shape
+        super().__init__(largest(shape), partitions)
 
     def _open(self, record: Record) -> Tensor | Chunk:
         if self._format.name != "native":
@@ -76,6 +102,32 @@ class Intake:
         if key is not None and len(key) > KEY:
             raise DataError(f"key has {len(key)} bytes; at most {KEY} go with a code")
         return tensor
+
+
+class PartialIntake(Assembly[Partial]):
+    """Records with partials."""
+
+    def __init__(self, model: str, problem: Problem, partitions: Iterable[int]) -> None:
+        self._model, self._problem = model, problem
+        super().__init__(8 * problem.rank * (problem.rank + prod(problem.shape)) + HEADER, partitions)
+
+    def _open(self, record: Record) -> Partial | Chunk:
+        header, payload = unframe(record.value)
+        return Chunk.read(header, payload) if header.get("kind") == "chunk" else Partial.read(header, payload)
+
+    def _whole(self, value: bytes) -> Partial:
+        return Partial.from_bytes(value)
+
+    def _checked(self, partial: Partial, key: bytes | None) -> Partial:
+        """The partial, if it is one of this model."""
+        problem = self._problem
+        mine = problem.shape, problem.rank, problem.dtype
+        found = partial.B.shape[:-1], len(partial.A), partial.B.dtype.name
+        if found != mine:
+            raise DataError(f"(shape, rank, dtype) is {found}, that of the model {mine}")
+        if (partial.dictionary.model, partial.dictionary.shard) != (self._model, 0):
+            raise DataError(f"it was made with {partial.dictionary}, a dictionary of another model")
+        return partial
 
 
 def _tensor(header: dict[str, object], payload: memoryview) -> Tensor:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stream_ocpdl.stream.assembly import OVERHEAD, Refusal, weight
-from stream_ocpdl.stream.messages import Position, Record, Run, Tensor
+from stream_ocpdl.stream.messages import Partial, Position, Record, Run, Tensor
 from stream_ocpdl.stream.refusals import History, merged
 
 
@@ -13,7 +13,8 @@ class Item(NamedTuple):
 
     position: Position
     arrived: float
-    tensor: Tensor | None = None
+    tensor: Tensor | Partial | None = None
+    """Or the sums over several."""
     parts: tuple[Record, ...] = ()
     """The records that the tensor came in."""
     refused: tuple[Refusal, ...] = ()

@@ -27,6 +27,8 @@ from stream_ocpdl.stream.ports import Source, Warned
 from stream_ocpdl.stream.progress import Progress
 from stream_ocpdl.stream.shards import check_shards, shards_in
 
+PARTIALS = "A round without one of its partials is none: begin another model, with this one's dictionary as warm_start"
+
 _IDENTITY = re.compile(r"(.+) \((.+), (\d+) partitions\)(, shard .*)?")
 
 
@@ -44,13 +46,22 @@ def compared(plan: Plan, known: str | None, source: Source) -> Literal["same", "
     if before[2] == now[2] and int(before[3]) < int(now[3]):
         if before[4]:
             raise LineageError(f"{told}: with several shards partitions cannot be added. Give the model another name")
+        if plan.rounds is not None:
+            raise LineageError(f"{told}: a round has one partial of each partition. Give the model another name")
         return "partitions"
     if plan.on_lost_input == "fail":
         raise LineageError(
-            f"{told}: it was deleted and made anew, and what was not learned of the old one is gone. To go on from the"
-            " beginning of the new one: --set on_lost_input=resume; or give the model another name"
+            f"{told}: it was deleted and made anew, and what was not learned of the old one is gone. "
+            + _to_go_on(plan, "from the beginning of the new one", "; or give the model another name")
         )
     return "anew"
+
+
+def _to_go_on(plan: Plan, how: str, more: str = "") -> str:
+    """What an operator can do."""
+    if plan.rounds is not None:
+        return PARTIALS
+    return f"To go on {how}: --set on_lost_input=resume{more}"
 
 
 def same_topic(one: str, other: str) -> bool:
@@ -105,7 +116,7 @@ def reconcile(
     if gaps and plan.on_lost_input == "fail":
         raise InputLost(
             f"input is gone that was never learned: {ranges(plan.topic, gaps)}; its retention is shorter than the time"
-            " since it was written. To go on without it, noted in the journal as lost: --set on_lost_input=resume"
+            " since it was written. " + _to_go_on(plan, "without it, noted in the journal as lost")
         )
     if change == "same" and base is None and not gaps:
         return None

@@ -1,17 +1,25 @@
 """What a step gives to the world: codes, dead letters, snapshots. The same from a replay as from the step itself."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple
 from math import isfinite
 
+import numpy as np
+
 from stream_ocpdl.ocpdl.diagnostics import assumption_card
+from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.results import Coding, Step
+from stream_ocpdl.ocpdl.state import State
+from stream_ocpdl.ocpdl.sums import UNBOUNDED, Sums
 from stream_ocpdl.stream.intake import KEY
 from stream_ocpdl.stream.messages import (
     Codes,
     DeadLetter,
     Headers,
     Output,
+    Partial,
     Record,
+    Run,
     Snapshot,
     Version,
 )
@@ -58,8 +66,11 @@ def _carried(headers: Headers) -> Headers:
 
 
 def shown(plan: Plan, t: int) -> bool:
-    """Whether the dictionary is shown after step t: after the first, and then now and then."""
-    return t == 1 or t % plan.snapshot_every == 0
+    """Whether the dictionary is shown after step t: after the first, and then now and then.
+
+    Who makes partials waits for it after every step, and before the first.
+    """
+    return t == 1 or t % plan.snapshot_every == 0 or plan.rounds is not None
 
 
 def snapshot(plan: Plan, progress: Progress, weight: float, identity: str) -> Output:
@@ -79,9 +90,35 @@ def snapshot(plan: Plan, progress: Progress, weight: float, identity: str) -> Ou
         positions=progress.resume,
         layout=None if plan.layout is None else plan.layout.on(state.factors),
         penalties=(problem.sparsity, problem.ridge),
-        code_bound=bound if isfinite(bound := problem.sets(state.scale or 1.0).h_max) else None,
+        code_bound=bound if isfinite(bound := _code_bound(plan, problem, state)) else None,
+        partials=None if plan.rounds is None else astuple(plan.rounds),
     )
     return Output("snapshots", b"%d" % version.shard, found.to_bytes(), _event(plan, "snapshot", str(version)))
+
+
+def _code_bound(plan: Plan, problem: Problem, state: State) -> float:
+    """The largest code; none that matters where codes are brought to scale afterwards."""
+    if plan.rounds is not None and state.scale == 0.0 and not problem.penalised:
+        return UNBOUNDED
+    return problem.sets(state.scale or 1.0).h_max
+
+
+def partial_of(plan: Plan, dictionary: Version, sums: Sums, number: int, covers: Run) -> Output:
+    """The sums of a round over these records of a partition; in the partition of the same number."""
+    found = Partial(
+        dictionary,
+        sums.count,
+        sums.energy,
+        sums.mass,
+        sums.A,
+        np.moveaxis(sums.B, 0, -1),
+        number,
+        covers,
+        max(sums.loss, 0.0),
+        sums.at_bound,
+    )
+    headers = _event(plan, "partial", f"{covers[0]}:{number}")
+    return Output("partials", None, found.to_bytes(), headers, partition=covers[0])
 
 
 def dead_letter(plan: Plan, record: Record, error: str, reason: str) -> Output:

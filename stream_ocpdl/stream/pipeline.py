@@ -15,20 +15,20 @@ from stream_ocpdl.ocpdl.arrays import Array, BigArray, empty
 from stream_ocpdl.ocpdl.blame import blame
 from stream_ocpdl.ocpdl.diagnostics import figures
 from stream_ocpdl.ocpdl.entries import AnyBatch
-from stream_ocpdl.ocpdl.learner import advance
 from stream_ocpdl.ocpdl.problem import Problem
-from stream_ocpdl.ocpdl.reshape import laid_out
 from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.state import State
+from stream_ocpdl.ocpdl.sums import Sums
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
+from stream_ocpdl.stream.absorbing import intake_of, learn, minibatch
 from stream_ocpdl.stream.batching import Batcher
-from stream_ocpdl.stream.intake import Intake
 from stream_ocpdl.stream.items import Cut, Item
 from stream_ocpdl.stream.messages import (
     GENESIS,
     JournalRecord,
     Origin,
     Output,
+    Partial,
     Position,
     Record,
     Refused,
@@ -42,6 +42,7 @@ from stream_ocpdl.stream.outputs import codes, dead_letter, shown, snapshot
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.progress import Progress, judged, within
 from stream_ocpdl.stream.refusals import Tally
+from stream_ocpdl.stream.rounds import RoundBatcher
 from stream_ocpdl.stream.terms import terms_of
 from stream_ocpdl.stream.warm import Warm, to_bytes
 
@@ -69,6 +70,10 @@ class Outcome:
     """Why a new epoch began before the step."""
     newest: int = -1
     """The timestamp of the last row, in milliseconds since 1970; −1 if it has none."""
+    tensors: int = 0
+    """How many were learned."""
+    staleness: int | None = None
+    """Of a round of partials: by how many steps the oldest of their dictionaries is behind."""
 
 
 class Spent(NumericError):
@@ -93,8 +98,12 @@ class Pipeline:
         self._workers = workers
         self._care = care
         self._place: BigArray | None = None
-        self._intake = Intake(plan.format, plan.shape, progress.resume)
-        self._batcher = Batcher(plan.batching, list(progress.resume), progress.cursor)
+        self._intake = intake_of(plan, progress.resume)
+        self._batcher = (
+            Batcher(plan.batching, list(progress.resume), progress.cursor)
+            if plan.rounds is None
+            else RoundBatcher(list(progress.resume))
+        )
         self._expected = dict(progress.resume)
         self._before = progress
         """Where an earlier life ended. What it had done with, or refused ahead of its turn, comes by again."""
@@ -184,10 +193,11 @@ class Pipeline:
         journal += [self._journal(record) for record in self._records(before, cut, step, letters)]
         kinds, positions = tuple(r.error for r in letters), tuple(item.parts[-1].position for item in cut.rows)
         drawn = origins if any(origins) else ()
-        energies = None if batch is None else batch.energies
+        energies = None if batch is None or isinstance(batch, Sums) else batch.energies
         outputs = (*self._results(cut, step), *journal)
         newest = cut.rows[-1].parts[-1].timestamp if cut.rows else -1
-        return Outcome(outputs, step, kinds, tuple(letters), positions, drawn, energies, begun, newest)
+        told = kinds, tuple(letters), positions, drawn, energies, begun, newest
+        return Outcome(outputs, step, *told, 0 if batch is None else len(batch), _staleness(cut, state))
 
     def _begun(self, origins: Sequence[Origin | None]) -> str | None:
         """Why these rows begin another product of chains, if minibatches are draws of one."""
@@ -199,20 +209,18 @@ class Pipeline:
         fields = {"fingerprint": standing.fingerprint, "reason": why}
         return self._journal(_record(standing, standing.link, "epoch", **fields))
 
-    def _gather(self, now: float) -> tuple[Cut, AnyBatch | None, tuple[str, ...] | None, State] | None:
+    def _gather(self, now: float) -> tuple[Cut, AnyBatch | Sums | None, tuple[str, ...] | None, State] | None:
         """The next minibatch, copied together and checked on the way; whoever fails the check loses the row.
 
         With it comes the state to go on from: the present one, with the units of the data if these are fixed now.
         """
         while (rows := self._batcher.complete(now)) is not None:
-            batch: AnyBatch | None = None
-            wrong: dict[Position, OcpdlError] = {}
+            batch: AnyBatch | Sums | None = None
             state = self.progress.state
-            if rows:
-                arrays = [item.tensor.array for item in rows if item.tensor is not None]
-                state, batch, refused = laid_out(
-                    self.plan.layout, self.plan.problem, state, arrays, self._workers, self._room
-                )
+            wrong = self._out_of_turn(rows)
+            if rows and not wrong:
+                found = [item.tensor for item in rows if item.tensor is not None]
+                state, batch, refused = minibatch(self.plan, self.plan.problem, state, found, self._workers, self._room)
                 wrong = {rows[j].position: DataError(reason) for j, reason in refused.items()}
             axes, misnamed = _named(self.progress.axes, [item for item in rows if item.position not in wrong])
             wrong |= misnamed
@@ -220,7 +228,7 @@ class Pipeline:
                 origins = [item.tensor.origin if item.tensor else None for item in rows]
                 judged = self.plan.draws.judge(self.progress.draws, origins)
                 wrong |= {rows[j].position: error for j, error in judged.items()}
-            if self._care and batch is not None and not wrong:
+            if self._care and batch is not None and not isinstance(batch, Sums) and not wrong:
                 guilty = blame(self.problem, state, batch, self._workers)
                 wrong = {rows[j].position: NumericError(reason) for j, reason in guilty.items()}
             if not wrong:
@@ -228,17 +236,24 @@ class Pipeline:
             self._batcher.refuse(wrong)
         return None
 
+    def _out_of_turn(self, rows: Sequence[Item]) -> dict[Position, OcpdlError]:
+        """The partials that are none of the next step, each with the reason."""
+        rounds, t = self.plan.rounds, self.progress.state.t
+        found = [(item.position, item.tensor) for item in rows if isinstance(item.tensor, Partial)]
+        told = [(at, rounds.wrong(partial, at.partition, t)) for at, partial in found] if rounds is not None else []
+        return {at: error for at, error in told if error is not None}
+
     def _room(self, rows: int) -> BigArray:
         """Memory for a minibatch: always the same, since new memory costs as much as the copy into it."""
         if self._place is None or len(self._place) < rows:
             self._place = empty((rows, *self.problem.shape), self.problem.dtype)
         return self._place[:rows]
 
-    def _advance(self, state: State, batch: AnyBatch) -> tuple[State, Step]:
+    def _advance(self, state: State, batch: AnyBatch | Sums) -> tuple[State, Step]:
         """The next state, in the memory of the present one."""
         self._care = False
         try:
-            return advance(self.problem, state, batch, self._workers, consume=True)
+            return learn(self.problem, state, batch, self._workers)
         except NumericError as error:
             raise Spent(str(error)) from error
 
@@ -327,6 +342,12 @@ def _record(progress: Progress, previous: str, event: str = "refusal", **more: A
         learned=progress.learned or None,
         **standing | more,
     )
+
+
+def _staleness(cut: Cut, after: State) -> int | None:
+    """By how many steps the oldest dictionary of a round is behind."""
+    partials = [item.tensor for item in cut.rows if isinstance(item.tensor, Partial)]
+    return max((after.t - 1 - partial.dictionary.t for partial in partials), default=None)
 
 
 def _again(item: Item, learned: bool) -> Item:

@@ -74,6 +74,8 @@ class Stand(NamedTuple):
     """Where reading goes on."""
     reached: int
     """Below this all is done; what lies between the two is read again for the sake of pieces that wait."""
+    round: int = 0
+    """How many partials were made of it."""
 
 
 class Partitions(Protocol):
@@ -87,8 +89,8 @@ class Partitions(Protocol):
         """Read it no more."""
         ...
 
-    def poll(self, limit: int, timeout: float) -> list[Record]:
-        """Up to so many records, or what came until the timeout; each partition in order."""
+    def poll(self, limit: int, timeout: float, hungry: Collection[int] | None = None) -> list[Record]:
+        """Up to so many records of the hungry partitions, or of all, or what came until the timeout; each in order."""
         ...
 
     def close(self) -> None:

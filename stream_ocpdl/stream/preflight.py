@@ -27,6 +27,7 @@ from stream_ocpdl.stream.kafka import (
     read_committed,
 )
 from stream_ocpdl.stream.messages import JournalRecord
+from stream_ocpdl.stream.rounds import Rounds
 from stream_ocpdl.stream.shards import check_shards
 from stream_ocpdl.stream.topics import CHECKPOINT_MS, Topics
 
@@ -238,6 +239,18 @@ def same_shards(connection: Connection, topics: Topics) -> None:
                 record = JournalRecord.from_bytes(first.value)
                 if record.event == "genesis":
                     check_shards(record.input or "", topics.shards)
+
+
+def check_rounds(connection: Connection, topics: Topics, rounds: Rounds | None) -> None:
+    """Raise unless input and partials have a partition for each partial of a round."""
+    if rounds is None or topics.partials is None:
+        return
+    for name, found in describe(connection, [topics.input, topics.partials]).items():  # the input may be hidden from us
+        if found.partitions != rounds.partials:
+            raise ConfigError(
+                f"topic {name} has {found.partitions} partitions, and a round {rounds.partials} partials, one of each:"
+                f" batching.size must be partials.size, {rounds.size}, times the partitions of the input"
+            )
 
 
 def refuse(findings: list[Finding]) -> None:

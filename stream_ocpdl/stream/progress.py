@@ -18,14 +18,13 @@ from stream_ocpdl.fingerprint import fingerprint
 from stream_ocpdl.ocpdl.anomaly import Senses, judge
 from stream_ocpdl.ocpdl.diagnostics import figures
 from stream_ocpdl.ocpdl.entries import AnyBatch
-from stream_ocpdl.ocpdl.learner import advance
 from stream_ocpdl.ocpdl.problem import Problem
-from stream_ocpdl.ocpdl.reshape import laid_out
 from stream_ocpdl.ocpdl.results import Step
 from stream_ocpdl.ocpdl.state import State
+from stream_ocpdl.ocpdl.sums import Sums
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
+from stream_ocpdl.stream.absorbing import intake_of, learn, minibatch
 from stream_ocpdl.stream.draws import Chains
-from stream_ocpdl.stream.intake import Intake
 from stream_ocpdl.stream.messages import (
     GENESIS,
     JournalRecord,
@@ -143,19 +142,20 @@ def _learn_again(
     if checksum(*(row.value or b"" for row in used)) != record.checksum:
         raise LineageError(f"the input of step {record.t} is not what it was when it was learned")
     problem = progress.problem(plan)
-    rows = [tensor for _, tensor in Intake(plan.format, plan.shape, ()).rows(used)]
-    arrays = [tensor.array for tensor in rows]
-    state, batch, _ = laid_out(plan.layout, problem, progress.state, arrays, workers)
-    state, step = advance(problem, state, batch, workers, consume=True)
-    return state, *judged(problem, progress, batch, step), [tensor.origin for tensor in rows]
+    rows = [row for _, row in intake_of(plan, ()).rows(used)]
+    state, batch, _ = minibatch(plan, problem, progress.state, rows, workers)
+    state, step = learn(problem, state, batch, workers)
+    return state, *judged(problem, progress, batch, step), [row.origin for row in rows]
 
 
-def judged(problem: Problem, progress: Progress, batch: AnyBatch, step: Step) -> tuple[Step, Senses]:
-    """A step with its tensors judged by those before them, and what they were like.
+def judged(problem: Problem, progress: Progress, batch: AnyBatch | Sums, step: Step) -> tuple[Step, Senses]:
+    """A step with its tensors judged by those before them, and what they were like. Of sums nothing can be said.
 
     In a new epoch the senses begin anew. So what is judged follows from the steps of the epoch alone, whichever
     checkpoint, standby or release a model came by.
     """
+    if isinstance(batch, Sums):
+        return step, progress.senses
     senses = progress.senses if progress.senses.epoch == progress.epoch else Senses(progress.epoch)
     H, losses = step.coding.H, step.coding.losses
     found, senses = judge(senses, losses, H, batch.energies, problem.sparsity, problem.ridge)
@@ -238,8 +238,8 @@ def check_lineage(plan: Plan, lineage: str | None) -> None:
     """Raise unless a journal or a checkpoint was made for this problem."""
     if lineage != plan.lineage():
         raise LineageError(
-            "the model was begun with another problem (shape, rank, penalties, weights, seed …) or input format;"
-            " restore those settings, or give the model another name"
+            "the model was begun with another problem (shape, rank, penalties, weights, seed …), input format or"
+            " partials; restore those settings, or give the model another name"
         )
 
 

@@ -29,7 +29,7 @@ from stream_ocpdl.stream.draws import Chains, Counts
 from stream_ocpdl.stream.genesis import Beginning, begun
 from stream_ocpdl.stream.history import went_back_to
 from stream_ocpdl.stream.inputs import Inputs
-from stream_ocpdl.stream.lost import compared, same_topic
+from stream_ocpdl.stream.lost import PARTIALS, compared, same_topic
 from stream_ocpdl.stream.messages import JournalRecord, Record, link
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import Journal, Said, Source, Warned
@@ -107,6 +107,8 @@ def recover(
     except InputLost as error:
         if plan.on_lost_input == "fail":
             t = 0 if way.progress is None else way.progress.state.t
+            if plan.rounds is not None:
+                raise InputLost(f"{error}: the state after step {way.t} cannot be made again. {PARTIALS}") from error
             raise InputLost(
                 f"{error}: the state after step {way.t} cannot be made again. To go on with that of step {t}, and"
                 f" without steps {t + 1} to {way.t}, whose codes are published: --set on_lost_input=resume"

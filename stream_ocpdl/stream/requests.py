@@ -81,6 +81,8 @@ class Desk:
         return self._commit(pipeline, [pipeline.record(now, "reconfigure", request=request.id)])
 
     def _roll_back(self, pipeline: Pipeline, standing: Progress, request: Request) -> Answered:
+        if pipeline.plan.rounds is not None:
+            raise ConfigError("encoders count the rounds that were absorbed, and cannot go back with the model")
         if request.present != standing.epoch:
             raise ConfigError(f"it was asked for in epoch {request.present}, and the model is in {standing.epoch} now")
         plan, world = pipeline.plan, self.world

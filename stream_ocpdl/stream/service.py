@@ -161,7 +161,7 @@ class Service:
                     ports.report(Said(said, step=pipeline.progress.state.t))
                 if outcome.step is not None and outcome.step.judged is not None and outcome.step.judged.change:
                     self._say_changed(outcome.step.t, outcome.step.judged.change)
-            if now >= deadline:
+            if now >= deadline or (outcome is not None and self.plan.rounds is not None):  # others wait for it
                 break
             began = now
         watch.turned()

@@ -54,6 +54,8 @@ class Topics:
     shards: int = 1
     part: frozenset[str] | None = None
     """Those that are used, and made if they are missing, by somebody who has no use for all."""
+    partials: str | None = None
+    """Where encoders write sums, and the learner reads them, if they do."""
 
     @classmethod
     def of(cls, model: str, topic: str, shards: int = 1) -> "Topics":
@@ -73,7 +75,9 @@ class Topics:
     def outputs(self, partitions: int) -> dict[str, tuple[int, dict[str, str]]]:
         """Partitions and settings of the topics that the model writes, for an input of so many partitions."""
         forever = {"cleanup.policy": "delete", "retention.ms": "-1"}
-        every: dict[str, tuple[int, dict[str, str]]] = {
+        own = self.partials if self.partials != self.input else None
+        partials: dict[str, tuple[int, dict[str, str]]] = {} if own is None else {own: (partitions, {})}
+        every: dict[str, tuple[int, dict[str, str]]] = partials | {
             self.codes: (partitions, {}),
             self.journal: (self.shards, forever | {"max.message.bytes": f"{LARGEST}"}),
             self.state: (2 * self.shards, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}),
@@ -190,12 +194,13 @@ def rows_of(topics: Topics, output: Output, shard: int = 0) -> Iterator[Row]:
     if output.stream == "journal":
         yield Row(topic, shard, key, output.value, output.headers)
     elif len(output.value) <= CHUNK:
-        yield Row(topic, -1, key, output.value, output.headers, _not_later_than_now(output.timestamp))
+        yield Row(topic, output.partition, key, output.value, output.headers, _not_later_than_now(output.timestamp))
     else:
         when, compacted = _not_later_than_now(output.timestamp), output.stream == "snapshots"
         for chunk in split(output.value, hashlib.sha256(output.value).hexdigest()):
             piece = b"%b:%d" % (key or b"", chunk.index) if compacted else key
-            partition = -1 if key and not compacted else 0  # all pieces to one partition
+            anywhere = -1 if key and not compacted else 0  # all pieces to one partition
+            partition = anywhere if output.partition < 0 else output.partition
             yield Row(topic, partition, piece, chunk.to_bytes(), output.headers, when)
 
 

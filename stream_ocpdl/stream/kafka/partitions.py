@@ -31,20 +31,26 @@ def consumed_to(topic: str, stands: Mapping[int, Stand]) -> list[TopicPartition]
 def note_of(stand: Stand) -> str:
     """What is noted with an offset.
 
-    >>> note_of(Stand(5, 9)), note_of(Stand(5, 5))
-    ('9', '')
+    >>> note_of(Stand(5, 9)), note_of(Stand(5, 5)), note_of(Stand(5, 5, 3))
+    ('9', '', '5/3')
     """
+    if stand.round > 0:
+        return f"{stand.reached}/{stand.round}"
     return "" if stand.reached == stand.offset else str(stand.reached)
 
 
 def stand_of(offset: int, note: str | None) -> Stand:
     """The stand in an offset and its note; one that somebody else has set has none, or one that means nothing.
 
-    >>> stand_of(5, "9"), stand_of(5, None), stand_of(5, "3")
-    (Stand(offset=5, reached=9), Stand(offset=5, reached=5), Stand(offset=5, reached=5))
+    >>> stand_of(5, "9").reached, stand_of(5, None).reached, stand_of(5, "3").reached, stand_of(5, "5/3").round
+    (9, 5, 5, 3)
     """
-    reached = int(note) if note and note.isascii() and note.isdecimal() and len(note) < 20 else offset
-    return Stand(offset, max(offset, reached))
+    reached, _, number = (note or "").partition("/")
+    return Stand(offset, max(offset, _count(reached) or offset), _count(number))
+
+
+def _count(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
 
 
 def stands(connection: Connection, group: str, topic: str, partitions: Sequence[int]) -> dict[int, Stand]:
@@ -64,6 +70,7 @@ class KafkaPartitions:
         self._consumer = connection.consumer(**{"group.id": group, **counts})
         partitions_of(self._consumer, topic, connection)
         self._read: set[int] = set()
+        self._paused: set[int] = set()
         self._failed: OcpdlError | None = None
 
     def add(self, starts: Mapping[int, int]) -> None:
@@ -74,17 +81,28 @@ class KafkaPartitions:
     def drop(self, partition: int) -> None:
         """Read it no more."""
         if partition in self._read:
+            self._pause(self._paused - {partition})
             self._read.remove(partition)
             self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
 
-    def poll(self, limit: int, timeout: float) -> list[Record]:
-        """Records, or what came until the timeout."""
+    def poll(self, limit: int, timeout: float, hungry: Collection[int] | None = None) -> list[Record]:
+        """Records, or what came until the timeout; those that are not hungry are paused for as long."""
         if self._failed is not None:
             raise self._failed
+        self._pause(set() if hungry is None else self._read - set(hungry))
         records, self._failed = until_failed(self._consumer.consume(limit, timeout), self._topic)
         if not records and self._failed is not None:
             raise self._failed
         return records
+
+    def _pause(self, wanted: set[int]) -> None:
+        for change, which in (
+            (self._consumer.pause, wanted - self._paused),
+            (self._consumer.resume, self._paused - wanted),
+        ):
+            if which:
+                change([TopicPartition(self._topic, p) for p in which])
+        self._paused = wanted
 
     @property
     def statistics(self) -> str:

@@ -103,7 +103,8 @@ def follow(connection: Connection, topic: str, starts: Mapping[int, int], idle: 
         partitions_of(consumer, topic, connection)
         consumer.assign([TopicPartition(topic, p, offset) for p, offset in starts.items()])
         while True:
-            messages = consumer.consume(500, 0.1)
+            messages = consumer.consume(1, 0.1)  # for more it would wait, though one had come
+            messages += consumer.consume(500, 0.0) if messages else []
             for message in messages:
                 error = message.error()
                 if error is None:

@@ -38,6 +38,16 @@ class Partial:
     at_bound: int = 0
     """How many codes met their bound."""
 
+    @property
+    def origin(self) -> None:
+        """Sums are no draw of a chain."""
+        return
+
+    @property
+    def axes(self) -> None:
+        """The names of the modes are those of the dictionary."""
+        return
+
     def to_bytes(self) -> bytes:
         """Header with the scalars, payload A, then B."""
         dtype = self.B.dtype.newbyteorder("<")

@@ -126,6 +126,8 @@ class Snapshot:
     """λ and λ₂ of the loss that the next codes minimise; earlier releases did not say."""
     code_bound: float | None = None
     """The largest code; none if there is no limit, or if the penalties are not known."""
+    partials: tuple[int, ...] | None = None
+    """Of a learner from partials: tensors of one, partials of a round, staleness, and rounds at first without any."""
 
     @property
     def step(self) -> int:
@@ -171,6 +173,7 @@ class Snapshot:
         header |= {"layout": written_layout(self.layout)} if self.layout is not None else {}
         header |= dict(zip(("sparsity", "ridge"), self.penalties, strict=True)) if self.penalties is not None else {}
         header |= {"code_bound": self.code_bound} if self.code_bound is not None else {}
+        header |= {"partials": list(self.partials)} if self.partials is not None else {}
         return frame(header, *(np.ascontiguousarray(U, F8).data.cast("B") for U in self.loadings))
 
     @classmethod
@@ -199,6 +202,7 @@ class Snapshot:
             fields.text("software"),
             layout,
             *_coding(fields),
+            fields.optional("partials", lambda name: fields.some_counts(name, 4)),
         )
 
 
