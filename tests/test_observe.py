@@ -32,6 +32,7 @@ from stream_ocpdl.stream.messages import Code, Manifest, Origin, Position
 from stream_ocpdl.stream.pipeline import Outcome
 from tests.fakes import World, serve
 from tests.test_kafka import eventually, model, process  # noqa: F401
+from tests.test_partials import Fleet, tensors
 from tests.test_pipeline import PACE, inputs, plan
 from tests.tools import tool
 
@@ -116,6 +117,7 @@ def test_every_metric_is_in_a_scrape(asked, learned):
     WatchedStore(FakeStore(), shard).save(manifest(), list)
     WatchedOutbox(FakeOutbox(), shard).commit([], {})
     shard.written["codes"] += 1
+    shard.staleness = 1
     shard.chains = {"a": (1, ())}
     asked(board).get("/metrics")
     shard.chains = {"a": (2, ())}
@@ -424,3 +426,24 @@ class FakeStore:
 
 def manifest():
     return Manifest("m", 7, 70, 1, "", "", "", "", 123, "")
+
+
+def test_a_learner_from_partials_is_watched(asked):
+    """Tensors are counted though nobody saw any; staleness is there, what takes codes is not; pages have no gaps."""
+    board, fleet = Board("model", 1), Fleet(tensors(4))
+    shard, client = board.begin(0, fleet.plan), asked(board)
+    fleet.learn()
+    for _ in range(4):
+        fleet.encode()
+        shard.spectators.look()
+        fleet.learn(watch=shard)
+    found = samples(client.get("/metrics").text)
+
+    assert found["ocpdl_seen_tensors",] == 48 == found["ocpdl_tensors_total",]
+    assert found["ocpdl_partials_staleness_steps",] == 0
+    assert ("ocpdl_code_zeros_ratio",) not in found
+    for path in ("/", "/api/status", "/api/history", "/api/dictionary", "/api/atoms/0", "/api/dead-letters"):
+        answer = client.get(path)
+        assert answer.status_code == 200, path
+        if path.startswith("/api"):
+            assert json.dumps(answer.json(), allow_nan=False)
