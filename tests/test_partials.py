@@ -385,6 +385,13 @@ def test_settings_of_many_workers():
     )
     assert "weather.partials" in found.made().outputs(3)
     assert "weather.partials" not in found.topics().outputs(3)
+    learner, encoder = (
+        {(one.operation, one.name) for one in rights if one.kind == "topic"}
+        for rights in (found.rights(), found.encoder_rights())
+    )
+    assert ("Read", "weather.partials") in learner
+    assert ("Read", "tensors") in encoder - learner
+    assert {("Write", "weather.partials"), ("Write", "weather.dead-letters")} <= encoder
 
 
 @pytest.mark.parametrize(

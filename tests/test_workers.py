@@ -157,7 +157,7 @@ def model(broker, request):
     model = Workers(broker, **(marker.kwargs if marker else {}))
     model.create()
     yield model
-    kafka.delete_topics(model.connection, [model.settings.topic, *model.topics.outputs(1)])
+    kafka.delete_topics(model.connection, [model.settings.topic, *model.settings.made().outputs(1)])
 
 
 def in_turns(model):
@@ -296,4 +296,4 @@ def test_a_storm_of_kills(broker, tmp_path, staleness):
     if staleness == 0:
         assert apart(newest, model.alone()) <= 1e-10
         assert same(newest, in_turns(model))
-    kafka.delete_topics(model.connection, [model.settings.topic, *model.topics.outputs(1)])
+    kafka.delete_topics(model.connection, [model.settings.topic, *model.settings.made().outputs(1)])
