@@ -31,6 +31,7 @@ NAMES = (
     "recovery",
     "throughput",
     "encoders",
+    "workers",
     "shards",
     "soak",
 )

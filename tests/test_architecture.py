@@ -114,7 +114,7 @@ LAYERS = [
     {"stream.starting", "stream.replicas", "stream.lookup"},
     {"config.settings"},
     {"config.places"},
-    {"config.loading", "config.reference", "config.validation", "evidence", "audit", "chronicle", "sizing"},
+    {"config.loading", "config.reference", "config.validation", "evidence", "audit", "chronicle", "sizing", "scaling"},
     {"lives"},
     {"storm"},
     {"verification"},

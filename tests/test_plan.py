@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from stream_ocpdl import Learner, Problem
 from stream_ocpdl.cli import main
+from stream_ocpdl.scaling import Costs, Fleet, outlook
 from stream_ocpdl.sizing import BROKER_DEFAULT, Pace, Sizes, advise, limits
 from stream_ocpdl.stream.messages import Tensor, split
 
@@ -81,3 +82,48 @@ def test_shapes_that_are_none(shape):
     """A mistake is one line and exit code 2."""
     assert len(plan("--shape", shape, "--rank", "2", code=2).strip().splitlines()) == 1
     assert "rank must be" in plan("--shape", "4", "--rank", "0", code=2)
+
+
+COSTS = Costs(tensor=1e-3, merge=1e-2, update=0.02, message=1000, partial=100_000)
+
+
+def test_workers_are_held_up_by_the_learner_in_the_end():
+    """Twice as many are twice as fast until the learner has no time left; then only larger partials help, or a tree."""
+    few, many = Fleet(2, 100), Fleet(1000, 100)
+
+    assert Fleet(4, 100).stale(COSTS)[0] == pytest.approx(2 * few.stale(COSTS)[0])
+    assert few.stale(COSTS)[1] == "workers"  # 0.1 s of coding, 0.04 s of learning
+    assert many.stale(COSTS) == (pytest.approx(100_000 / 10.02), "learner")
+    assert outlook(COSTS, 100, 1000).most == pytest.approx(100 / 1e-2)
+    assert Fleet(1000, 200).stale(COSTS)[0] == pytest.approx(2 * many.stale(COSTS)[0])
+    assert many.merged(COSTS)[1] == pytest.approx(100_000 / 0.1)  # it has four partials, and time
+
+
+def test_waiting_for_all_is_never_faster():
+    """And a round of several partials for one worker takes as many times longer to code."""
+    for workers in (1, 3, 16, 64):
+        fleet = Fleet(workers, 50, bandwidth=1e8)
+        assert fleet.synchronous(COSTS)[0] < fleet.stale(COSTS)[0]
+    one = Fleet(1, 50, way=0.0, partials=4)
+
+    assert one.synchronous(COSTS)[0] == pytest.approx(200 / (0.2 + 0.04 + 0.02))
+
+
+def test_brokers_may_be_what_holds_them_up():
+    """Tensors are read, partials are written and read: no tree helps there."""
+    fleet = Fleet(64, 100, bandwidth=1e6)
+    rate, bound = fleet.stale(COSTS)
+
+    assert bound == "brokers"
+    assert rate == pytest.approx(100 / (0.1 + 0.2))
+    assert fleet.merged(COSTS)[1] < rate
+
+
+def test_the_command_for_many():
+    """What is said of workers was measured here."""
+    words = ["--shape", "6,5", "--rank", "2", "--seconds", "0.1", "--workers", "6"]
+    found = json.loads(plan(*words, "--json"))["workers"]
+
+    assert [row["workers"] for row in found["rows"]] == [1, 2, 4, 6]
+    assert 0 < found["rows"][0]["synchronous"] < found["rows"][0]["stale"] <= 1.001 / found["costs"]["tensor"]
+    assert "held up by" in plan(*words)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from math import inf
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ from stream_ocpdl.errors import ConfigError
 from stream_ocpdl.machine import processors
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.workers import Workers
+from stream_ocpdl.scaling import Outlook, measure, outlook
 from stream_ocpdl.sizing import Advice, Limit, Pace, Sizes, advise, available, calibrate, limits
 
 DAY = 86_400
@@ -32,6 +34,10 @@ DAY = 86_400
 )
 @click.option("--threads", type=click.IntRange(1), help="Of the kernels; without it as many as there are processors.")
 @click.option("--seconds", type=click.FloatRange(0), default=2.0, show_default=True, help="To learn for; 0 not at all.")
+@click.option("--workers", type=click.IntRange(1), help="Also for up to so many workers that learn one dictionary.")
+@click.option(
+    "--bandwidth", type=click.FloatRange(0, min_open=True), metavar="MB/S", help="That the brokers move, for --workers."
+)
 @click.option("--json", "as_json", is_flag=True, help="The same as JSON on standard output.")
 def plan(
     shape: str,
@@ -42,13 +48,16 @@ def plan(
     sent_as: str,
     threads: int | None,
     seconds: float,
+    workers: int | None,
+    bandwidth: float | None,
     as_json: bool,
 ) -> None:
     """Say what a model would take, before there is one.
 
     Memory, messages, checkpoints, limits of the broker, partitions; and its speed on this machine. The speed is
     measured, by learning a few minibatches of made-up tensors. Needs no broker and no settings. Where the memory does
-    not suffice nothing is measured, and the rest is said.
+    not suffice nothing is measured, and the rest is said. With --workers it also says what many machines like this
+    one would do, if each is one worker with partials of --batch tensors, by a model of what they wait for.
 
     Example: stream-ocpdl plan --shape 90,5000 --rank 20 --rate 50
     """
@@ -57,10 +66,12 @@ def plan(
     pace, why = measured(problem, sizes, threads or processors(), seconds)
     advice = advise(problem, sizes, rate, pace)
     sizes = Sizes.of(problem, advice.partitions, sent_as)
+    many = None if workers is None or pace is None else fleets(problem, sizes, workers, bandwidth, threads, seconds)
     if as_json:
-        click.echo(json.dumps(as_dict(sizes, rate, batch, pace, why, advice), indent=1))
+        told = as_dict(sizes, rate, batch, pace, why, advice)
+        click.echo(json.dumps(told | ({} if many is None else {"workers": asdict(many)}), indent=1))
     else:
-        click.echo("\n".join(page(sizes, rate, batch, pace, why, advice)))
+        click.echo("\n".join([*page(sizes, rate, batch, pace, why, advice), *([] if many is None else table(many))]))
 
 
 def sizes_of(shape: str) -> tuple[int, ...]:
@@ -87,6 +98,32 @@ def measured(problem: Problem, sizes: Sizes, threads: int, seconds: float) -> tu
     )
     with Workers(threads) as workers:
         return calibrate(problem, workers, seconds), ""
+
+
+def fleets(
+    problem: Problem, sizes: Sizes, most: int, bandwidth: float | None, threads: int | None, seconds: float
+) -> Outlook:
+    """What up to so many machines like this one would do."""
+    with Workers(threads or processors()) as workers:
+        costs = measure(problem, sizes.message, seconds, workers)
+    return outlook(costs, problem.batch_size, most, inf if bandwidth is None else 1e6 * bandwidth)
+
+
+def table(many: Outlook) -> list[str]:
+    """Of workers, for people."""
+    costs, names = many.costs, ("workers", "together", "stale", "in a tree")
+    numbers = [(f"{r.workers}", f"{r.synchronous:,.0f}", f"{r.stale:,.0f}", f"{r.merged:,.0f}") for r in many.rows]
+    held_up = ["tensors a second, held up by", *(row.bound for row in many.rows)]
+    return [
+        f"a worker    {1 / costs.tensor:,.0f} tensors a second; a partial is {amount(costs.partial)}; the learner adds"
+        f" one in {1000 * costs.merge:.3g} ms, and a round takes it {1000 * costs.update:.3g} ms more",
+        *(
+            " " * 12 + " ".join(f"{cell:>10}" for cell in row) + f"   {bound}"
+            for row, bound in zip([names, *numbers], held_up, strict=True)
+        ),
+        f"            the learner takes {many.most:,.0f} at most with partials of {many.batch} tensors; with larger"
+        " ones as much more",
+    ]
 
 
 def as_dict(sizes: Sizes, rate: float, batch: int, pace: Pace | None, why: str, advice: Advice) -> dict[str, Any]:
