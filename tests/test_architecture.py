@@ -34,6 +34,9 @@ LAYERS = [
     {"page.charts", "page.codes"},
     {"page.report"},
     {"ocpdl.blame", "ocpdl.baselines", "ocpdl.heldout", "ocpdl.shadows", "ocpdl.sums", "ocpdl.synthetic"},
+    {"experiments.races", "experiments.records", "experiments.tensors"},
+    {"experiments.offline", "experiments.pictures"},
+    {"experiments.ncpd"},
     {"chains.window", "chains.streaming"},
     {
         "chains",
@@ -44,6 +47,7 @@ LAYERS = [
         "stream.messages.framing",
         "stream.messages.records",
     },
+    {"experiments.image"},
     {"samplers.ising", "samplers.markov", "samplers.metropolis", "samplers.motif"},
     {"samplers", "samplers.named"},
     {"stream.messages.fields"},
@@ -128,9 +132,11 @@ LAYERS = [
     {"page.routes"},
     {"observe.endpoints"},
     {"demonstration"},
+    {"experiments.page", "experiments.through"},
     {"cli.options", "cli.spectacle"},
     {"cli.wiring"},
     {
+        "cli.bench",
         "cli.config",
         "cli.demo",
         "cli.dlq",
@@ -165,7 +171,7 @@ def modules():
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        if name not in ("", "config", "observe", "ocpdl", "page", "stream"):  # these only gather names
+        if name not in ("", "config", "experiments", "observe", "ocpdl", "page", "stream"):  # these only gather names
             yield name, ast.parse(path.read_text())
 
 

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from stream_ocpdl.cli import main
+from stream_ocpdl.experiments import image, records
 from stream_ocpdl.observe.remote import look
 from stream_ocpdl.stream import kafka
 from tests.test_docs import SEEN
@@ -53,6 +54,10 @@ def service(broker, tmp_path_factory):
     model.feed(1050)
     model.settings.save(directory / "service.yaml")
     np.save(directory / "tensors.npy", np.ones((10, 4, 3)))
+    quick = image.run(None, True, None, lambda _: None)
+    records.keep(
+        directory / "results", records.document("image", "stream-ocpdl bench image --quick", True, **quick.body)
+    )
     url = f"http://127.0.0.1:{port}"
     with process(model, directory, "--set", f"http.port={port}"):
         assert eventually(lambda: look(url).shards.get("0", {}).get("step") == 420, 100)

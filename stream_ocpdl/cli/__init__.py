@@ -17,7 +17,7 @@ class Commands(click.Group):
 
     names = (
         *("run", "encode", "config", "validate", "topics", "produce", "tap", "explain", "top", "dlq", "snapshot"),
-        *("reconfigure", "replay", "report", "verify", "drill", "plan", "demo"),
+        *("reconfigure", "replay", "report", "verify", "drill", "plan", "demo", "bench"),
     )
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -1,0 +1,214 @@
+"""`stream-ocpdl bench`: the paper's experiments, run again on this machine."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from stream_ocpdl.errors import OcpdlError
+from stream_ocpdl.experiments import image as painting
+from stream_ocpdl.experiments import ncpd, pictures
+from stream_ocpdl.experiments.page import write
+from stream_ocpdl.experiments.races import NEAR
+from stream_ocpdl.experiments.records import Document, document, keep, spelled
+from stream_ocpdl.experiments.tensors import folder
+from stream_ocpdl.experiments.through import streamed
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group()
+def bench() -> None:
+    """Run the paper's experiments again: errors, times, pictures.
+
+    They need no settings and no service. Each takes data from a folder (--data, or OCPDL_DATA), and draws a stand-in
+    for what is not there; docs/paper.md shows what came out on one machine.
+
+    Example: stream-ocpdl bench paper --quick --only synthetic
+    """
+
+
+def with_data(command: F) -> F:
+    """Options of every experiment."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="The same as JSON on standard output."),
+        click.option(
+            "--out", type=click.Path(path_type=Path, file_okay=False), help="A folder for figures and pictures."
+        ),
+        click.option("--quick", is_flag=True, help="Small and short: for a look, not for figures."),
+        click.option(
+            "--data",
+            type=click.Path(path_type=Path),
+            envvar="OCPDL_DATA",
+            help="A folder with data; OCPDL_DATA if it is not given, and stand-ins without either.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@bench.command()
+@with_data
+@click.option(
+    "--only", multiple=True, type=click.Choice(list(ncpd.LENGTHS)), help="This tensor; repeatable. All without it."
+)
+@click.option("--repeats", type=click.IntRange(1), help="Runs of every contender, each with a seed of its own.")
+def paper(
+    data: Path | None, quick: bool, out: Path | None, as_json: bool, only: tuple[str, ...], repeats: int | None
+) -> None:
+    """Compare online learning with ALS, MU and TensorLy's HALS: error against CPU time on one thread.
+
+    The paper's figure, with its weights and radii and with our default, on the paper's tensors or what is nearest to
+    them. Errors are the same for the same seeds; times are this machine's. All of it takes about ten minutes.
+
+    Example: stream-ocpdl bench paper --quick
+    """
+    data = folder(data)
+    if out is not None:
+        pictures.figure_of(1, 1)  # now, and not when all is over
+    cases = [ncpd.run(name, data, quick, repeats, progress) for name in only or tuple(ncpd.LENGTHS)]
+    command = spelled("paper", [("--data", data), ("--quick", quick), ("--only", only), ("--repeats", repeats)])
+    found = document("paper", command, quick, cases=cases)
+    if out is not None:
+        pictures.races(cases, out / "paper.png")
+    tell(found, out, as_json, lambda: "\n".join(line for case in cases for line in lines(case)))
+
+
+@bench.command()
+@with_data
+@click.option("--splits", type=click.IntRange(1), help="How often patches are drawn anew.")
+@click.option(
+    "--through-kafka",
+    "servers",
+    metavar="SERVERS",
+    help="Stream the patches through this broker, too, and compare what the service learns with what is learned here.",
+)
+def image(
+    data: Path | None, quick: bool, out: Path | None, as_json: bool, splits: int | None, servers: str | None
+) -> None:
+    """Learn patches of a painting in three shapings: atoms, held-out errors, the picture put together again.
+
+    A patch is learned as 20 × 20 × 3, as 400 × 3, or as a vector of 1200. The data may also be an image. With
+    --through-kafka the service learns the same stream from a topic, which is made and removed again.
+
+    Example: stream-ocpdl bench image --quick
+    """
+    if out is not None:
+        pictures.figure_of(1, 1)
+    found = painting.run(data, quick, splits, progress)
+    body = found.body | ({} if servers is None else {"kafka": compared(servers, data, quick)})
+    options = [("--data", data), ("--quick", quick), ("--splits", splits)]
+    command = spelled("image", [*options, ("--through-kafka", servers and "SERVERS")])
+    if out is not None:
+        pictures.dictionaries(list(found.atoms), list(found.atoms.values()), out / "image-atoms.png")
+        titles = ["the picture", *found.restored]
+        pictures.paintings(titles, [found.image, *found.restored.values()], out / "image-restored.jpg")
+    tell(document("image", command, quick, **body), out, as_json, lambda: "\n".join(told(body)))
+
+
+@bench.command()
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="The folder that experiments were given with --out.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("paper.md"),
+    show_default=True,
+    help="Where the page is written; its pictures go to a folder beside it.",
+)
+def page(results: Path, out: Path) -> None:
+    """Write a page, in Markdown, of what experiments left behind.
+
+    Example: stream-ocpdl bench page --results results --out paper.md
+    """
+    click.echo(f"{out}: {', '.join(write(results, out))}")
+
+
+def compared(servers: str, data: Path | None, quick: bool) -> list[dict[str, Any]]:
+    """Each shaping by the service and by the learner alone, from the same patches in the same order."""
+    sizes = painting.QUICK if quick else painting.FULL
+    pool = painting.patches(painting.picture(data, quick)[0], sizes.pool, 0, 0)
+    rows = []
+    for shaping in painting.SHAPINGS:
+        layout, problem = painting.problem_of(shaping, painting.PAPER, sizes, 0)
+        there = streamed(servers, layout, problem, painting.minibatches(pool, sizes, 0))
+        (here,) = painting.learn(shaping, painting.PAPER, sizes, pool, 0)
+        same = all(U.tobytes() == V.tobytes() for U, V in zip(here, there.loadings, strict=True))
+        rows.append({"shaping": shaping, "seconds": there.seconds, "same_bits": same})
+        progress(f"{shaping} through Kafka: {there.seconds:.1f} s")
+        if not same:
+            raise OcpdlError(f"{shaping}: what the service learned is not what the learner alone did")
+    return rows
+
+
+def told(body: dict[str, Any]) -> list[str]:
+    """The image for people."""
+    shape = " × ".join(map(str, body["shape"]))
+    floors = [floor for floor in body["offline"] if floor is not None]
+    return [
+        f"{body['source']}, {shape}; {body['rank']} atoms, minibatches of {body['batch']} from {body['pool']} patches,"
+        f" {body['splits']} splits; errors of as many held-out patches",
+        f"{'shaping':12}  {'setting':20}{'steps':>6}  {'held-out error':>15}  the whole picture",
+        *(shaped(row) for row in body["rows"]),
+        *([f"offline, NMF of the pool: {sum(floors) / len(floors):.4f}"] if floors else []),
+        *(
+            f"{row['shaping']} through Kafka: {row['seconds']:.1f} s, the same bits as without"
+            for row in body.get("kafka", [])
+        ),
+    ]
+
+
+def shaped(row: dict[str, Any]) -> str:
+    """A shaping with a setting: the error of held-out patches, and of the picture if it was put together."""
+    whole = f"  {row['picture']:.4f}" if "picture" in row else ""
+    error = f"{row['error']:.4f} ± {row['deviation']:.4f}"
+    return f"{row['shaping']:12}  {row['setting']:20}{row['steps']:6}  {error}{whole}"
+
+
+def progress(text: str) -> None:
+    """Where it is."""
+    click.echo(text, err=True)
+
+
+def tell(found: Document, out: Path | None, as_json: bool, page: Callable[[], str]) -> None:
+    """Keep the figures, and print them."""
+    if out is not None:
+        progress(f"written to {keep(out, found)}")
+    click.echo(json.dumps(found, ensure_ascii=False) if as_json else page())
+
+
+def lines(case: dict[str, Any]) -> list[str]:
+    """A tensor for people: a line for each contender, then who was ahead."""
+    shape = " × ".join(map(str, case["tensor"]["shape"]))
+    near = "".join(f"{f'{percent:g} %':>9}" for percent in NEAR)
+    return [
+        f"{case['case']} ({case['source']}), {shape}, {case['tensor']['entries']:.2%} entries, {case['repeats']} runs;"
+        f" best error {case['best']:.5f}",
+        f"  {'':28}{'steps':>6}  {'error':>17}{'ms':>9}{near}  (A3)",
+        *(f"  {one(row)}" for row in case["rows"]),
+        *(f"  {against(row)}" for row in case["against"]),
+        "",
+    ]
+
+
+def one(row: dict[str, Any]) -> str:
+    """A contender: last error, CPU ms in all, and until so much of the way to the best is left."""
+    near = "".join(f"{'–' if ms is None else f'{ms:.1f}':>9}" for ms in row["near"])
+    error = f"{row['error']:.5f} ± {row['deviation']:.5f}"
+    return f"{row['contender']:28}{row['steps']:6}  {error:>17}{row['ms']:9.1f}{near}  {row['a3'] or ''}".rstrip()
+
+
+def against(row: dict[str, Any]) -> str:
+    """Our default against a peer."""
+    if row["at_or_below"] == row["times"]:
+        return f"our default is at or below {row['peer']} at every time"
+    return (
+        f"our default is above {row['peer']} at {row['times'] - row['at_or_below']} of {row['times']} times, from"
+        f" {1e3 * row['above_from']:.1f} to {1e3 * row['above_until']:.1f} ms, by at most {100 * row['worst']:.2g} %"
+    )

@@ -1,0 +1,123 @@
+"""Pictures of experiments, by Matplotlib."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stream_ocpdl.errors import ConfigError
+from stream_ocpdl.experiments.races import Mark, at_times, grid_of
+from stream_ocpdl.ocpdl.arrays import Array, BigArray
+
+STYLES = {
+    "OCPDL, our default": {"color": "#c1121f", "lw": 2.2, "zorder": 5},
+    "OCPDL, β = 0.75": {"color": "#f4a261", "lw": 1.1},
+    "OCPDL, β = 1": {"color": "#9b5de5", "lw": 1.1},
+    "OCPDL, β = None": {"color": "#6c757d", "lw": 1.1},
+    "ALS": {"color": "#0077b6", "lw": 1.6},
+    "MU": {"color": "#2a9d8f", "lw": 1.6},
+    "TensorLy HALS": {"color": "#000000", "lw": 1.2, "ls": (0, (5, 2))},
+}
+"""By how a contender's name begins; the longest that fits."""
+
+RADII = {"c′ = 1": ":", "c′ = 10": "-.", "c′ = 100": "--", "c′ = 1000": "-"}
+
+
+def figure_of(width: float, height: float) -> Any:
+    """A new figure; or what is to be installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError("pictures are drawn by Matplotlib: pip install 'stream-ocpdl[bench]'") from None
+    return Figure(figsize=(width, height))
+
+
+def style_of(name: str) -> dict[str, Any]:
+    """Colour by method, dashes by radius; what goes over all cells is pale."""
+    known = max((key for key in STYLES if name.startswith(key)), key=len)
+    style = dict(STYLES[known])
+    dashes = next((dash for radius, dash in RADII.items() if name.endswith(radius)), None)
+    return style | ({"ls": dashes} if dashes else {}) | ({"alpha": 0.4} if "all cells" in name else {})
+
+
+def races(cases: Sequence[dict[str, Any]], path: Path) -> None:
+    """Error against CPU time, the mean over runs with one deviation about it: a panel for each tensor."""
+    columns = min(3, len(cases))
+    rows = -(-len(cases) // columns)
+    figure = figure_of(4.2 * columns, 3.3 * rows + 0.9)
+    panels = np.atleast_1d(figure.subplots(rows, columns)).reshape(-1)
+    for panel, case in zip(panels, cases, strict=False):
+        _panel(panel, case)
+    for panel in panels[len(cases) :]:
+        panel.axis("off")
+    known = {name: line for panel in panels for line, name in zip(*panel.get_legend_handles_labels(), strict=True)}
+    figure.legend(known.values(), known.keys(), loc="lower center", ncols=5, frameon=False, fontsize=7)
+    figure.tight_layout(rect=(0, 0.9 / (3.3 * rows + 0.9), 1, 1))
+    save(figure, path, dpi=72)
+
+
+def _panel(panel: Any, case: dict[str, Any]) -> None:
+    runs = {row["contender"]: [[Mark(*mark) for mark in curve] for curve in row["curves"]] for row in case["rows"]}
+    times = grid_of(runs)
+    for name, curves in runs.items():
+        reached = times[times <= max(curve[-1].seconds for curve in curves)]
+        reached = reached[reached >= min(curve[0].seconds for curve in curves)]
+        if not len(reached):
+            continue
+        errors = np.array([at_times(curve, reached) for curve in curves])
+        mean, deviation = errors.mean(axis=0), errors.std(axis=0)
+        style = style_of(name)
+        panel.plot(1e3 * reached, mean, label=name, **style)
+        panel.fill_between(1e3 * reached, mean - deviation, mean + deviation, color=style["color"], alpha=0.12, lw=0)
+    best = case["best"]
+    panel.set(
+        xscale="log", ylim=(best - 0.05 * (1 - best), min(1.02, best + (0.35 if best < 0.5 else 1.1 * (1 - best))))
+    )
+    panel.set_title(f"{case['case']}, {' × '.join(map(str, case['tensor']['shape']))}", fontsize=9)
+    panel.set_xlabel("ms of CPU", fontsize=8)
+    panel.set_ylabel("‖X − Out‖ / ‖X‖", fontsize=8)
+    panel.tick_params(labelsize=7)
+
+
+def dictionaries(titles: Sequence[str], atoms: Sequence[Array], path: Path) -> None:
+    """Atoms (R, y, x, colour) as patches in colour, each brought to its own brightest, side by side."""
+    figure = figure_of(4.0 * len(titles), 3.0)
+    for panel, title, these in zip(np.atleast_1d(figure.subplots(1, len(titles))), titles, atoms, strict=True):
+        panel.imshow(tiled(these), interpolation="nearest")
+        panel.set_title(title, fontsize=9)
+        panel.axis("off")
+    figure.tight_layout()
+    save(figure, path)
+
+
+def tiled(atoms: Array, columns: int = 6, gap: int = 2) -> Array:
+    """Patches beside and below one another on white."""
+    count, height, width, colours = atoms.shape
+    rows = -(-count // columns)
+    sheet = np.ones((rows * (height + gap) - gap, columns * (width + gap) - gap, colours))
+    for k, atom in enumerate(atoms):
+        y, x = (k // columns) * (height + gap), (k % columns) * (width + gap)
+        sheet[y : y + height, x : x + width] = atom / max(float(atom.max()), 1e-12)
+    return sheet
+
+
+def paintings(titles: Sequence[str], images: Sequence[BigArray], path: Path) -> None:
+    """Pictures side by side."""
+    height, width = images[0].shape[:2]
+    figure = figure_of(2.6 * len(titles), 2.6 * height / width + 0.4)
+    for panel, title, image in zip(np.atleast_1d(figure.subplots(1, len(titles))), titles, images, strict=True):
+        panel.imshow(np.clip(image, 0.0, 1.0))
+        panel.set_title(title, fontsize=9)
+        panel.axis("off")
+    figure.tight_layout()
+    save(figure, path, quality=80)
+
+
+def save(figure: Any, path: Path, quality: int | None = None, dpi: int = 85) -> None:
+    """Write it; a photograph with so much quality."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=dpi, **({"pil_kwargs": {"quality": quality}} if quality else {}))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,61 @@
+"""An experiment streamed through a broker: a producer, and the service of production, on topics of its own."""
+
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from stream_ocpdl.demonstration import Demonstration
+from stream_ocpdl.errors import OcpdlError
+from stream_ocpdl.observe.board import Board
+from stream_ocpdl.ocpdl.arrays import Array, BigArray
+from stream_ocpdl.ocpdl.problem import Problem
+from stream_ocpdl.ocpdl.reshape import Layout
+from stream_ocpdl.stream.batching import Batching
+from stream_ocpdl.stream.kafka import Connection, create_topics, delete_topics, reach
+from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.topics import Topics
+
+FAST = 1e9
+"""Tensors a second: as fast as they are taken."""
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """What the service has learned, and how long that took by the wall clock."""
+
+    loadings: list[Array]
+    seconds: float
+
+
+def streamed(servers: str, layout: Layout, problem: Problem, minibatches: Iterable[BigArray]) -> Streamed:
+    """Send all tensors to a topic with one partition, so that they are learned in their order; topics are removed."""
+    connection, model = Connection(servers, patience=10.0), f"bench-{uuid.uuid4().hex[:8]}"
+    reach(connection)
+    topics = Topics.of(model, f"{model}.tensors")
+    made: dict[str, tuple[int, dict[str, str]]] = {topics.input: (1, {}), **topics.outputs(1)}
+    sent = list(minibatches)
+    plan = Plan(model, problem, Batching(problem.batch_size), topic=topics.input, layout=layout)
+    create_topics(connection, made)
+    try:
+        count = sum(map(len, sent))
+        shown = Demonstration(connection, topics, plan, _each(sent), count, FAST, Board(model, 1))
+        began = time.monotonic()
+        shown.start()
+        try:
+            while not shown.done:
+                time.sleep(0.02)
+        finally:
+            shown.end()
+        if shown.shard.N != count:
+            raise OcpdlError(f"{shown.shard.N} of {count} tensors were learned")
+        return Streamed([np.array(U) for U in shown.shard.loadings], time.monotonic() - began)
+    finally:
+        delete_topics(connection, list(made))
+
+
+def _each(minibatches: Iterable[BigArray]) -> Iterator[tuple[int, BigArray]]:
+    for X in minibatches:
+        yield from ((0, tensor) for tensor in X)

@@ -1,0 +1,286 @@
+"""The paper's experiments in the small: the same numbers twice, by entries as by cells, and what is said of them."""
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from stream_ocpdl.cli import main
+from stream_ocpdl.errors import DataError
+from stream_ocpdl.experiments import image, ncpd, offline, page
+from stream_ocpdl.experiments.races import Mark, at_times, compare
+from stream_ocpdl.experiments.records import spelled
+from stream_ocpdl.experiments.tensors import Entries, Whole, coordinates, documents, error_of, read, synthetic
+from stream_ocpdl.ocpdl.baselines import start
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def few():
+    """A sparse tensor, by entries and as a whole."""
+    entries = documents((6, 40, 9), 5, 3)
+    return entries, Whole(np.ascontiguousarray(entries.whole()))
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(main, ["bench", *map(str, arguments)])
+
+
+def test_entries_stand_for_the_whole(few):
+    """Products with every unfolding, the energy, slices and errors are those of the array, to rounding."""
+    entries, whole = few
+    factors = start(whole.shape, 4, 1)
+    chosen = np.array([3, 0, 8])
+
+    assert entries.energy == pytest.approx(whole.energy, rel=1e-12)
+    for i in range(3):
+        assert np.allclose(entries.correlations(factors, i), whole.correlations(factors, i), rtol=1e-12, atol=0)
+    for sparse, dense in zip(entries.minibatch(chosen), whole.minibatch(chosen), strict=True):
+        assert np.array_equal(sparse.whole(), dense)
+    direct = np.linalg.norm(whole.X - np.einsum("ir,jr,kr->ijk", *factors)) / np.linalg.norm(whole.X)
+    assert error_of(entries, factors) == pytest.approx(direct, rel=1e-10)
+    assert error_of(whole, factors) == pytest.approx(direct, rel=1e-10)
+
+
+@pytest.mark.parametrize("method", [offline.als, offline.mu])
+def test_offline_methods_see_entries_as_cells(few, method):
+    """Five rounds over entries are five over the array; a factor that is updated from the old others would differ."""
+    entries, whole = few
+    factors = list(start(whole.shape, 4, 2))
+
+    for U, V in zip(method(entries)(factors, 5), method(whole)(factors, 5), strict=True):
+        assert np.allclose(U, V, rtol=1e-7, atol=1e-9)
+
+
+def test_stand_ins_have_the_shape_and_the_size_of_what_is_missing():
+    """Documents have norm one, so that the norm of all is the root of their number; a tweet has about ten words."""
+    tensor = documents((9, 500, 100), 12)
+
+    assert tensor.energy == pytest.approx(900, rel=1e-12)
+    assert 8 < len(tensor.values) / 900 < 12
+    assert read(None, "synthetic")[0].shape == (100, 100, 100)
+    assert synthetic().X.mean() == pytest.approx(0.01 * 50 / 8, rel=0.05)
+
+
+def test_a3_of_the_papers_weights():
+    """With β = 1 the third condition fails for good, for every c′, and with 3/4 it holds; as printed w₁ = c′ is a
+    weight for c′ = 1 alone. The paper says that all of them satisfy it.
+    """
+    growth = {
+        beta: [1 / ncpd.Printed(beta)(t + 1) - 1 / ncpd.Printed(beta)(t) for t in (10**k for k in range(3, 12, 2))]
+        for beta in ncpd.BETAS
+    }
+
+    assert all(low < high for low, high in pairwise(growth[1.0]))
+    assert growth[1.0][0] > 1
+    assert all(low > high for low, high in pairwise(growth[0.75]))
+    assert growth[0.75][1] < 1  # the condition is for large t
+    assert [ncpd.printed(0.75, c).split(" ")[0] for c in ncpd.RADII] == ["yes", "no", "no", "no"]
+    assert {ncpd.printed(1.0, c).split(",")[0] for c in ncpd.RADII} == {"no"}
+    assert ncpd.printed(None, None).endswith("no radius")
+
+
+def test_who_is_ahead_is_told_while_both_run():
+    """Ours is at 0.5 from 2 s on, the peer at 0.4 from 4 s on: behind from there, by a quarter, until ours ends."""
+    ours = [Mark(1, 1.0, 0.9), Mark(2, 2.0, 0.5), Mark(3, 8.0, 0.5)]
+    peer = [Mark(1, 1.0, 1.0), Mark(2, 4.0, 0.4), Mark(3, 64.0, 0.1)]
+    found = compare({"ours": [ours], "peer": [peer]}, "ours", "peer")
+
+    assert at_times(peer, np.array([0.5, 3.9, 4.0])).tolist() == [1.0, 1.0, 0.4]
+    assert 4.0 <= found.above_from < 4.2
+    assert found.above_until == pytest.approx(8.0)
+    assert found.worst == pytest.approx(0.25)
+    assert found.at_or_below == pytest.approx(found.times * 2 / 3, abs=1)
+
+
+def numbers(found):
+    """All errors of a case, step by step."""
+    return {row["contender"]: [[(t, e) for t, _, e in curve] for curve in row["curves"]] for row in found["rows"]}
+
+
+@pytest.mark.parametrize("name", ["synthetic", "20news"])
+def test_the_same_numbers_twice(name):
+    """Errors depend on seeds alone; nobody's is above where it began, nor below zero."""
+    first, second = (ncpd.run(name, None, True, 1, lambda _: None) for _ in range(2))
+
+    assert numbers(first) == numbers(second)
+    assert {ncpd.OURS, *ncpd.PEERS[:2], ncpd.HALS, "OCPDL, β = 1, c′ = 1000"} <= set(numbers(first))
+    assert all(0 < curve[-1][1] <= curve[0][1] + 1e-9 for curves in numbers(first).values() for curve in curves)
+
+
+def test_the_smallest_radius_is_too_small():
+    """As the paper finds for c′ = 1: loadings that begin far from the data's scale do not get there."""
+    rows = {row["contender"]: row["error"] for row in ncpd.run("20news", None, True, 1, lambda _: None)["rows"]}
+
+    assert rows["OCPDL, β = 1, c′ = 1"] > rows["OCPDL, β = 1, c′ = 1000"] + 0.02
+    assert rows["OCPDL, β = 0.75, c′ = 1"] > rows[ncpd.OURS] + 0.02
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"v": np.array([1.0])},
+        {"v": np.array([1.0, np.nan])},
+        {"v": np.array([1.0, -1.0])},
+        {"k": np.array([0, 5])},
+        {"i": np.array([-1, 0])},
+        {"shape": np.array([2, 2])},
+    ],
+    ids=lambda damage: f"{next(iter(damage))}",
+)
+def test_damaged_data_are_refused(tmp_path, damage):
+    """As data that cannot be learned, whatever is wrong with them."""
+    good = {"shape": np.array([2, 3, 4]), "i": np.array([0, 1]), "j": np.array([2, 0]), "k": np.array([3, 3])}
+    np.savez(tmp_path / "good.npz", **good, v=np.ones(2))
+    np.savez(tmp_path / "bad.npz", **(good | {"v": np.ones(2)} | damage))
+
+    assert coordinates(tmp_path / "good.npz").whole().sum() == 2
+    with pytest.raises(DataError):
+        coordinates(tmp_path / "bad.npz")
+
+
+def test_a_file_that_is_cut_short_is_refused(tmp_path):
+    """With exit code 3, and in one line."""
+    (tmp_path / "20news_tfidf_40x5000x26_coo.npz").write_bytes(b"PK\x03\x04 and no more")
+    result = invoke("paper", "--only", "20news", "--data", tmp_path)
+
+    assert result.exit_code == 3, result.output
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("paper", "--data", "nowhere"), "no such folder"),
+        (("image", "--data", "nowhere"), "no such file or folder"),
+        (("page", "--results", "nowhere"), "there is nothing in nowhere"),
+        (("paper", "--only", "everything"), "is not one of"),
+    ],
+)
+def test_what_is_asked_for_wrongly(arguments, said, tmp_path, monkeypatch):
+    """Is said, before anything is run, with exit code 2."""
+    monkeypatch.chdir(tmp_path)
+    result = invoke(*arguments)
+
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_results_that_are_not_ours(tmp_path):
+    """Are refused as data."""
+    for text in ("{", "[]", '{"experiment": "image"}'):
+        (tmp_path / "paper.json").write_text(text)
+        assert invoke("page", "--results", tmp_path, "--out", tmp_path / "paper.md").exit_code == 3
+
+
+def test_a_machine_gets_json(tmp_path):
+    """On standard output, and nothing else there; with the command, without any path, and the conditions."""
+    result = invoke("paper", "--quick", "--only", "synthetic", "--repeats", 1, "--data", tmp_path, "--json")
+    found = json.loads(result.stdout)
+
+    assert found["command"] == "stream-ocpdl bench paper --data DATA --quick --only synthetic --repeats 1"
+    assert {"cpu", "cores", "numpy", "numba"} <= set(found["conditions"])
+    assert str(tmp_path) not in result.stdout
+    assert spelled("image", [("--only", ("headlines weeks",))]) == "stream-ocpdl bench image --only 'headlines weeks'"
+
+
+def test_patches_are_learned_in_three_shapings():
+    """The same numbers twice; every shaping has atoms of the patch's shape, and of its own rank as a matrix."""
+    first, second = (image.run(None, True, None, lambda _: None) for _ in range(2))
+
+    assert first.body == second.body
+    for shaping, atoms in first.atoms.items():
+        assert atoms.shape == (image.QUICK.rank, *image.PATCH), shaping
+        assert np.array_equal(atoms, second.atoms[shaping])
+    space, colour = (
+        [np.linalg.matrix_rank(atom.reshape(rows, -1), 1e-6 * atom.max()) for atom in first.atoms["400 × 3"]]
+        for rows in (20, 400)
+    )
+    assert max(colour) == 1 < max(space)
+    flat = [np.linalg.matrix_rank(atom.reshape(20, -1), 1e-6 * atom.max()) for atom in first.atoms[image.PLAIN]]
+    assert max(flat) == 1
+
+
+def test_a_picture_is_put_together_from_its_patches():
+    """One that the dictionary can make is made again everywhere, also at edges that the stride does not meet."""
+    y, x = np.mgrid[:47, :53]
+    picture = (0.2 + 0.5 * (y // 20 % 2)[..., None] * np.ones(3) + 0.0 * x[..., None]).astype(np.float32)
+    stripes = np.tril(np.ones((20, 20)))
+    loadings = [np.hstack([stripes, stripes.T]), np.ones((20, 40)), np.ones((3, 40))]
+    found = image.restored(picture, image.PLAIN, loadings, 9)
+
+    assert found.shape == picture.shape
+    assert image.error_of(picture, found) < 1e-5
+
+
+def test_unit_columns_and_penalties_are_as_the_settings_say():
+    """With λ = 1 columns have norm at most one, and so without it where that is asked for; by default they are free."""
+    sizes = image.Sizes(4, 20, 6, 60)
+    pool = image.patches(image.picture(None, True)[0], 60, 0)
+    norms = {
+        setting: max(np.linalg.norm(U, axis=0).max() for U in image.learn(image.PLAIN, setting, sizes, pool, 0)[-1])
+        for setting in image.SETTINGS
+    }
+
+    assert norms[image.PAPER] <= 1 + 1e-9
+    assert norms[image.UNIT] <= 1 + 1e-9
+    assert norms[image.FREE] > 1.5
+
+
+@pytest.mark.broker
+def test_through_kafka_the_same_is_learned(broker):
+    """The service, from a topic, has the loadings of the learner alone to the last bit, in every shaping."""
+    result = invoke("image", "--quick", "--through-kafka", broker, "--json")
+
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["kafka"]
+    assert [(row["shaping"], row["same_bits"]) for row in rows] == [(shaping, True) for shaping in image.SHAPINGS]
+
+
+def test_a_page_of_quick_looks(tmp_path):
+    """It tells of what there is, and says that these are no figures."""
+    for name in ("paper", "image"):
+        found = json.loads(invoke(name, "--quick", "--json").stdout)
+        (tmp_path / f"{name}.json").write_text(json.dumps(found))
+    result = invoke("page", "--results", tmp_path, "--out", tmp_path / "docs" / "paper.md")
+    text = (tmp_path / "docs" / "paper.md").read_text()
+
+    assert result.exit_code == 0, result.output
+    assert text.count("a quick look, not figures") == 2
+    assert "pictures/" not in text  # none were drawn
+    for name in (*ncpd.LENGTHS, *image.SHAPINGS, ncpd.OURS, ncpd.HALS):
+        assert name in text
+
+
+def test_pictures_are_drawn(tmp_path):
+    """Where Matplotlib is there."""
+    pytest.importorskip("matplotlib")
+    assert invoke("image", "--quick", "--out", tmp_path).exit_code == 0
+    assert invoke("paper", "--quick", "--only", "synthetic", "--out", tmp_path).exit_code == 0
+
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("paper.json", "image.json"),
+        *(file for files in page.PICTURES.values() for file in files),
+    }
+
+
+def test_the_page_that_is_kept():
+    """docs/paper.md shows figures, no quick looks, names no path of a machine, and its pictures are small."""
+    text = (ROOT / "docs" / "paper.md").read_text()
+    shown = re.findall(r"\((pictures/[^)]+)\)", text)
+
+    assert "quick look" not in text
+    assert not re.search(r"(?<![\w.])/(work|home|tmp|root|Users)\b", text)
+    assert len(shown) == 3
+    assert all((ROOT / "docs" / file).stat().st_size < 150_000 for file in shown)
+
+
+def test_entries_outside_are_refused():
+    """Also those that only NumPy would take for places from the end."""
+    with pytest.raises(DataError):
+        Entries((2, 2, 2), (np.array([-1]), np.array([0]), np.array([0])), np.ones(1))
