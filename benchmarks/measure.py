@@ -1,18 +1,32 @@
 """What the benchmarks share: options, clocks, turns, tables, and the arithmetic of curves.
 
-Machines are noisy, so contenders take turns in one run, and what is compared are ratios of the same run. Nothing
-here needs more than NumPy, but for `one_thread`, which pins BLAS by threadpoolctl.
+Machines are noisy, so contenders take turns in one run, and what is compared are ratios of the same run. Clocks
+are those of the paper's experiments.
 """
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, log
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from stream_ocpdl.experiments.races import one_thread, seconds
+
+__all__ = [
+    "FULL",
+    "Options",
+    "Row",
+    "finite",
+    "in_turns",
+    "one_thread",
+    "seconds",
+    "slope",
+    "spread",
+    "table",
+    "time_to",
+]
 
 Row = dict[str, Any]
 
@@ -28,22 +42,6 @@ class Options:
 
 FULL = Options()
 """As `make bench` runs."""
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """BLAS and OpenMP on one thread: a core is compared with a core."""
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(limits=1):
-        yield
-
-
-def seconds(action: Callable[[], object], clock: Callable[[], float] = time.process_time) -> float:
-    """What the action took by that clock."""
-    began = clock()
-    action()
-    return clock() - began
 
 
 def in_turns(contenders: Mapping[str, Callable[[], object]], turns: int) -> dict[str, list[float]]:

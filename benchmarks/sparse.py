@@ -22,6 +22,7 @@ import numpy as np
 
 from benchmarks.measure import FULL, Options, Row, one_thread, table
 from stream_ocpdl import Learner, Problem, Sparse
+from stream_ocpdl.experiments.tensors import Entries, coordinates
 from stream_ocpdl.ocpdl import aggregates, arrays, sparse
 from stream_ocpdl.ocpdl.batch import Batch, fill
 from stream_ocpdl.ocpdl.blocks import Blocks
@@ -90,18 +91,12 @@ def cases(data: Path | None) -> Iterator[Case]:
         yield drawn(SIZES, SHARE)
         return
     for path in sorted(data.glob("*_coo.npz")) if data.is_dir() else [data]:
-        with np.load(path) as file:
-            yield sliced(path.stem, file["shape"], (file["i"], file["j"], file["k"]), file["v"])
+        yield sliced(path.stem, coordinates(path))
 
 
-def sliced(name: str, shape: np.ndarray, places: tuple[np.ndarray, ...], values: np.ndarray) -> Case:
+def sliced(name: str, tensor: Entries) -> Case:
     """The slices along the last mode of a tensor in coordinates."""
-    *shape, count = (int(size) for size in shape)
-    indices = np.ravel_multi_index(places[:-1], shape)
-    order = np.lexsort((indices, places[-1]))
-    ends = np.searchsorted(places[-1][order], np.arange(count + 1))
-    pieces = (order[ends[k] : ends[k + 1]] for k in range(count))
-    return Case(name, [Sparse(tuple(shape), indices[these], values[these].astype(float)) for these in pieces])
+    return Case(name, tensor.slices)
 
 
 def drawn(sizes: tuple[int, ...], share: float, topics: int = TOPICS) -> Case:
@@ -115,7 +110,7 @@ def drawn(sizes: tuple[int, ...], share: float, topics: int = TOPICS) -> Case:
         places.append(orders[topic, ranks])
     flat, where = np.unique(np.ravel_multi_index(tuple(places), sizes), return_inverse=True)
     values = np.bincount(where, 1.0 + random.random(count), len(flat))
-    return sliced("drawn", np.array(sizes), np.unravel_index(flat, sizes), values)
+    return sliced("drawn", Entries(sizes, np.unravel_index(flat, sizes), values))
 
 
 @dataclass(slots=True)
