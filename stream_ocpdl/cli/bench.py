@@ -10,6 +10,7 @@ import click
 from stream_ocpdl.errors import OcpdlError
 from stream_ocpdl.experiments import image as painting
 from stream_ocpdl.experiments import ncpd, pictures
+from stream_ocpdl.experiments import weather as days
 from stream_ocpdl.experiments.page import write
 from stream_ocpdl.experiments.races import NEAR
 from stream_ocpdl.experiments.records import Document, document, keep, spelled
@@ -106,6 +107,40 @@ def image(
         titles = ["the picture", *found.restored]
         pictures.paintings(titles, [found.image, *found.restored.values()], out / "image-restored.jpg")
     tell(document("image", command, quick, **body), out, as_json, lambda: "\n".join(told(body)))
+
+
+@bench.command()
+@with_data
+def weather(data: Path | None, quick: bool, out: Path | None, as_json: bool) -> None:
+    """Learn days of 36 cities in three groupings of their modes, and a year with gaps.
+
+    Example: stream-ocpdl bench weather --quick
+    """
+    data = folder(data)
+    if out is not None:
+        pictures.figure_of(1, 1)
+    found = days.run(data, quick, progress)
+    if out is not None:
+        shown = [
+            (f"{name}, {'R = 1' if rank == 1 else f'one of {rank}'}", days.drawn_of(found.atoms[name, rank]))
+            for rank in days.RANKS
+            for name in days.GROUPINGS
+        ]
+        pictures.curves(shown, days.MEASURES, out / "weather.png")
+    command = spelled("weather", [("--data", data), ("--quick", quick)])
+    tell(document("weather", command, quick, **found.body), out, as_json, lambda: "\n".join(of_days(found.body)))
+
+
+def of_days(body: dict[str, Any]) -> list[str]:
+    """The weather for people."""
+    gaps = body["gaps"]
+    return [
+        f"{body['source']}, {' × '.join(map(str, body['shape']))}; {body['windows']} windows of {days.HOURS} h",
+        f"{'grouping':32}{'R':>4}{'error':>9}{'swing':>9}",
+        *(f"{r['grouping']:32}{r['rank']:4}{r['error']:9.4f}{r['swing']:9.4f}" for r in body["rows"]),
+        f"{gaps['source']}, {gaps['missing']:.1%} missing, {gaps['windows']} windows: held-out cells are missed"
+        f" by {gaps['error']:.3f} ± {gaps['deviation']:.3f} deviations, by city and hour's mean by {gaps['mean']:.3f}",
+    ]
 
 
 @bench.command()

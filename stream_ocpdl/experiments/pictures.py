@@ -114,6 +114,19 @@ def paintings(titles: Sequence[str], images: Sequence[BigArray], path: Path) -> 
     save(figure, path, quality=80)
 
 
+def curves(rows: Sequence[tuple[str, Array]], measures: Sequence[str], path: Path, columns: int = 3) -> None:
+    """Atoms (cities, hours, measurements) as the paper draws them: a small panel a measurement, a line a city."""
+    outer = figure_of(4.0 * columns, 2.9 * -(-len(rows) // columns))
+    for block, (title, atom) in zip(outer.subfigures(-(-len(rows) // columns), columns).flat, rows, strict=False):
+        block.suptitle(title, fontsize=8)
+        panels = block.subplots(2, 2, sharex=True, gridspec_kw={"hspace": 0.35, "wspace": 0.35, "top": 0.8})
+        for panel, name, k in zip(panels.T.flat, measures, range(len(measures)), strict=True):
+            panel.plot(atom[:, :, k].T, lw=0.5)
+            panel.set_title(name, fontsize=6, pad=2)
+            panel.tick_params(labelsize=5)
+    save(outer, path, dpi=62)
+
+
 def save(figure: Any, path: Path, quality: int | None = None, dpi: int = 85) -> None:
     """Write it; a photograph with so much quality."""
     try:
