@@ -47,7 +47,7 @@ LAYERS = [
         "stream.messages.framing",
         "stream.messages.records",
     },
-    {"experiments.image", "experiments.weather"},
+    {"experiments.image", "experiments.text", "experiments.weather"},
     {"samplers.ising", "samplers.markov", "samplers.metropolis", "samplers.motif"},
     {"samplers", "samplers.named"},
     {"stream.messages.fields"},

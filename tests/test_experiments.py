@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from stream_ocpdl.cli import main
 from stream_ocpdl.errors import DataError
-from stream_ocpdl.experiments import image, ncpd, offline, page, weather
+from stream_ocpdl.experiments import image, ncpd, offline, page, text, weather
 from stream_ocpdl.experiments.races import Mark, at_times, compare
 from stream_ocpdl.experiments.records import spelled
 from stream_ocpdl.experiments.tensors import Entries, Whole, coordinates, documents, error_of, read, synthetic
@@ -173,8 +173,8 @@ def test_what_is_asked_for_wrongly(arguments, said, tmp_path, monkeypatch):
 
 def test_results_that_are_not_ours(tmp_path):
     """Are refused as data."""
-    for text in ("{", "[]", '{"experiment": "image"}'):
-        (tmp_path / "paper.json").write_text(text)
+    for written in ("{", "[]", '{"experiment": "image"}'):
+        (tmp_path / "paper.json").write_text(written)
         assert invoke("page", "--results", tmp_path, "--out", tmp_path / "paper.md").exit_code == 3
 
 
@@ -289,6 +289,40 @@ def test_weather_of_another_shape_is_refused(tmp_path):
     assert invoke("weather", "--data", tmp_path).exit_code == 3
 
 
+def test_topics_are_found_with_their_weeks():
+    """Two topics with words and weeks of their own: each atom has the words of one, and its peak where that one is."""
+    random = np.random.default_rng(0)
+    places = []
+    for topic, weeks in enumerate((range(3), range(6, 10))):
+        for k in range(60):
+            drawn = [(week, 10 * topic + word, k) for week in weeks for word in random.choice(5, 3, replace=False)]
+            places += drawn
+    i, j, k = np.array(places).T
+    tensor = Entries((10, 20, 60), (i, j, k), np.ones(len(i)))
+    activity, words = text.learn(tensor, 2, 40, 20)
+    rows = [
+        text.row(*pair, [str(w) for w in range(20)], [f"{w}/x" for w in range(10)])
+        for pair in zip(activity, words, strict=True)
+    ]
+    found = {frozenset(row["words"][:5]): (int(row["peak"]), row["spread"]) for row in rows}
+
+    assert set(found) == {frozenset("01234"), frozenset(("10", "11", "12", "13", "14"))}
+    assert found[frozenset("01234")][0] < 3
+    assert found[frozenset("01234")][1] == pytest.approx(3, rel=0.1)
+    assert [(r["words"], r["peak"]) for r in text.run(None, True, print)[0]["rows"]] == [
+        (r["words"], r["peak"]) for r in text.run(None, True, print)[0]["rows"]
+    ]
+
+
+def test_headlines_whose_names_do_not_fit_are_refused(tmp_path):
+    """As data: a word too few would give every later one another's name."""
+    i = np.zeros(1, int)
+    named = {"words": np.array(["a"]), "slices": np.array(["w"])}
+    np.savez(tmp_path / text.HEADLINES.file, shape=np.array([1, 2, 3]), i=i, j=i, k=i, v=np.ones(1), **named)
+
+    assert invoke("text", "--data", tmp_path).exit_code == 3
+
+
 @pytest.mark.broker
 def test_through_kafka_the_same_is_learned(broker):
     """The service, from a topic, has the loadings of the learner alone to the last bit, in every shaping."""
@@ -305,36 +339,36 @@ def test_a_page_of_quick_looks(tmp_path):
         found = json.loads(invoke(name, "--quick", "--json").stdout)
         (tmp_path / f"{name}.json").write_text(json.dumps(found))
     result = invoke("page", "--results", tmp_path, "--out", tmp_path / "docs" / "paper.md")
-    text = (tmp_path / "docs" / "paper.md").read_text()
+    told = (tmp_path / "docs" / "paper.md").read_text()
 
     assert result.exit_code == 0, result.output
-    assert text.count("a quick look, not figures") == 3
-    assert "pictures/" not in text  # none were drawn
+    assert told.count("a quick look, not figures") == len(page.PICTURES)
+    assert "pictures/" not in told  # none were drawn
     for name in (*ncpd.LENGTHS, *image.SHAPINGS, *weather.GROUPINGS, ncpd.OURS, ncpd.HALS):
-        assert name in text
+        assert name in told
 
 
 def test_pictures_are_drawn(tmp_path):
     """Where Matplotlib is there."""
     pytest.importorskip("matplotlib")
-    for name in ("image", "weather"):
+    for name in ("image", "weather", "text"):
         assert invoke(name, "--quick", "--out", tmp_path).exit_code == 0
     assert invoke("paper", "--quick", "--only", "synthetic", "--out", tmp_path).exit_code == 0
 
     assert {path.name for path in tmp_path.iterdir()} == {
-        *("paper.json", "image.json", "weather.json"),
+        *("paper.json", "image.json", "weather.json", "text.json"),
         *(file for files in page.PICTURES.values() for file in files),
     }
 
 
 def test_the_page_that_is_kept():
     """docs/paper.md shows figures, no quick looks, names no path of a machine, and its pictures are small."""
-    text = (ROOT / "docs" / "paper.md").read_text()
-    shown = re.findall(r"\((pictures/[^)]+)\)", text)
+    told = (ROOT / "docs" / "paper.md").read_text()
+    shown = re.findall(r"\((pictures/[^)]+)\)", told)
 
-    assert "quick look" not in text
-    assert not re.search(r"(?<![\w.])/(work|home|tmp|root|Users)\b", text)
-    assert len(shown) == 4
+    assert "quick look" not in told
+    assert not re.search(r"(?<![\w.])/(work|home|tmp|root|Users)\b", told)
+    assert len(shown) == sum(map(len, page.PICTURES.values()))
     assert all((ROOT / "docs" / file).stat().st_size < 150_000 for file in shown)
 
 

@@ -10,6 +10,7 @@ import click
 from stream_ocpdl.errors import OcpdlError
 from stream_ocpdl.experiments import image as painting
 from stream_ocpdl.experiments import ncpd, pictures
+from stream_ocpdl.experiments import text as topics
 from stream_ocpdl.experiments import weather as days
 from stream_ocpdl.experiments.page import write
 from stream_ocpdl.experiments.races import NEAR
@@ -140,6 +141,32 @@ def of_days(body: dict[str, Any]) -> list[str]:
         *(f"{r['grouping']:32}{r['rank']:4}{r['error']:9.4f}{r['swing']:9.4f}" for r in body["rows"]),
         f"{gaps['source']}, {gaps['missing']:.1%} missing, {gaps['windows']} windows: held-out cells are missed"
         f" by {gaps['error']:.3f} ± {gaps['deviation']:.3f} deviations, by city and hour's mean by {gaps['mean']:.3f}",
+    ]
+
+
+@bench.command()
+@with_data
+def text(data: Path | None, quick: bool, out: Path | None, as_json: bool) -> None:
+    """Learn topics of a year of headlines from sparse tensors: words of each atom, and its weeks.
+
+    Example: stream-ocpdl bench text --quick
+    """
+    data = folder(data)
+    if out is not None:
+        pictures.figure_of(1, 1)
+    body, activity = topics.run(data, quick, progress)
+    if out is not None:
+        pictures.activities([" ".join(row["words"][:4]) for row in body["rows"]], activity, out / "text.png")
+    command = spelled("text", [("--data", data), ("--quick", quick)])
+    tell(document("text", command, quick, **body), out, as_json, lambda: "\n".join(of_topics(body)))
+
+
+def of_topics(body: dict[str, Any]) -> list[str]:
+    """Topics for people."""
+    return [
+        f"{body['source']}, {' × '.join(map(str, body['shape']))}; {body['steps']} steps of {body['batch']} tensors",
+        f"{'peak':12}{'share':>6}{'spread':>8}  words",
+        *(f"{r['peak']:12}{r['peak_share']:6.2f}{r['spread']:8.1f}  {' '.join(r['words'])}" for r in body["rows"]),
     ]
 
 

@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from stream_ocpdl.errors import ConfigError
-from stream_ocpdl.experiments import image, ncpd, weather
+from stream_ocpdl.experiments import image, ncpd, text, weather
 from stream_ocpdl.experiments.races import NEAR, Curve, Mark, compare
 from stream_ocpdl.experiments.records import Document, kept
 
-PICTURES = {"paper": ("paper.png",), "image": ("image-atoms.png", "image-restored.jpg"), "weather": ("weather.png",)}
+PICTURES = {
+    "paper": ("paper.png",),
+    "image": ("image-atoms.png", "image-restored.jpg"),
+    "weather": ("weather.png",),
+    "text": ("text.png",),
+}
 
 INTRODUCTION = """\
 # The paper's experiments, run again
@@ -82,6 +87,20 @@ its own. But a single atom shows no daily cycle here: windows begin every 20 hou
 and a mean over them is nearly flat, whatever the grouping. The cycles are in the dictionaries of 25.
 """
 
+TEXT = """\
+## Topics of a year of headlines
+
+Weeks × words, a tensor for the k-th headline of every week, by its entries; default settings. An atom is told by its
+most frequent words, its strongest week with the share that it has of the atom, and its spread: about how many weeks it
+lasts (1/Σu² of its activity u as shares). Names are those of the file; nothing is known to the learner of dates."""
+
+SEEN_TEXT = """\
+What lasts all year, and what does not, come apart without being asked for: courts, police, councils and governments
+are spread over the year, while the protests against the war in Iraq, the war, SARS, aid in the drought and New Year's
+Eve stand at their dates. Some atoms mix matters of the same weeks (the World Cup beside troops), and several are about
+much the same police and governments.
+"""
+
 LOOKED_AT = "Looked at (λ = 1, the first split): "
 
 
@@ -97,6 +116,8 @@ def write(results: Path, out: Path) -> list[str]:
         parts += painting(found["image"], results)
     if "weather" in found:
         parts += of_days(found["weather"], results)
+    if "text" in found:
+        parts += of_topics(found["text"], results)
     try:
         (out.parent / "pictures").mkdir(parents=True, exist_ok=True)
         for name in found:
@@ -308,4 +329,23 @@ def of_days(document: Document, results: Path) -> list[str]:
         f" out, drawn {gaps['masks']} times. They are missed by {gaps['error']:.3f} ± {gaps['deviation']:.3f}, in units"
         " of the deviation of a measurement; the mean of the city at that hour of the day, of all that was not held"
         f" out, misses them by {gaps['mean']:.3f}.\n",
+    ]
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+def of_topics(document: Document, results: Path) -> list[str]:
+    """Table of atoms, and their weeks."""
+    rows = [
+        [" ".join(row["words"]), row["peak"], f"{row['peak_share']:.2f}", f"{row['spread']:.0f}"]
+        for row in document["rows"]
+    ]
+    return [
+        TEXT + "\n",
+        f"{document['source']}, {' × '.join(map(str, document['shape']))}, {document['entries']:.2%} entries;"
+        f" {document['steps']} steps of {document['batch']} tensors:\n",
+        table(["words", "strongest week", "share", "spread"], rows),
+        *shown(results, "text.png", "Atoms by weeks, dark where one is active"),
+        *([SEEN_TEXT] if document["source"] == text.HEADLINES.file else []),
     ]

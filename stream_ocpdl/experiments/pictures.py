@@ -127,6 +127,18 @@ def curves(rows: Sequence[tuple[str, Array]], measures: Sequence[str], path: Pat
     save(outer, path, dpi=62)
 
 
+def activities(names: Sequence[str], activity: Array, path: Path) -> None:
+    """Atoms × times, each row brought to its own largest."""
+    figure = figure_of(9.0, 0.26 * len(names) + 0.7)
+    panel = figure.subplots()
+    panel.imshow(activity / np.maximum(activity.max(axis=1, keepdims=True), 1e-300), aspect="auto", cmap="magma_r")
+    panel.set_yticks(range(len(names)), names, fontsize=7)
+    panel.set_xlabel("week", fontsize=8)
+    panel.tick_params(labelsize=7)
+    figure.tight_layout()
+    save(figure, path)
+
+
 def save(figure: Any, path: Path, quality: int | None = None, dpi: int = 85) -> None:
     """Write it; a photograph with so much quality."""
     try:
