@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from stream_ocpdl.cli import main
 from stream_ocpdl.errors import DataError
-from stream_ocpdl.experiments import image, ncpd, offline, page, text, weather
+from stream_ocpdl.experiments import image, ncpd, offline, page, text, through, weather
 from stream_ocpdl.experiments.races import Mark, at_times, compare
 from stream_ocpdl.experiments.records import spelled
 from stream_ocpdl.experiments.tensors import Entries, Whole, coordinates, documents, error_of, read, synthetic
@@ -321,6 +321,16 @@ def test_headlines_whose_names_do_not_fit_are_refused(tmp_path):
     np.savez(tmp_path / text.HEADLINES.file, shape=np.array([1, 2, 3]), i=i, j=i, k=i, v=np.ones(1), **named)
 
     assert invoke("text", "--data", tmp_path).exit_code == 3
+
+
+def test_a_broker_that_is_not_there_is_said_at_once(monkeypatch):
+    """With exit code 6, before anything is learned."""
+    monkeypatch.setattr(through, "PATIENCE", 0.5)
+    monkeypatch.setattr(image, "run", None)
+    result = invoke("image", "--quick", "--through-kafka", "localhost:1")
+
+    assert result.exit_code == 6, result.output
+    assert "localhost:1" in result.stderr
 
 
 @pytest.mark.broker

@@ -16,7 +16,7 @@ from stream_ocpdl.experiments.page import write
 from stream_ocpdl.experiments.races import NEAR
 from stream_ocpdl.experiments.records import Document, document, keep, spelled
 from stream_ocpdl.experiments.tensors import folder
-from stream_ocpdl.experiments.through import streamed
+from stream_ocpdl.experiments.through import reached, streamed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -99,6 +99,8 @@ def image(
     """
     if out is not None:
         pictures.figure_of(1, 1)
+    if servers is not None:
+        reached(servers)  # both now, and not when all is over
     found = painting.run(data, quick, splits, progress)
     body = found.body | ({} if servers is None else {"kafka": compared(servers, data, quick)})
     options = [("--data", data), ("--quick", quick), ("--splits", splits)]

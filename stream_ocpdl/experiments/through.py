@@ -18,6 +18,9 @@ from stream_ocpdl.stream.kafka import Connection, create_topics, delete_topics, 
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.topics import Topics
 
+PATIENCE = 10.0
+"""Seconds for a broker to answer."""
+
 FAST = 1e9
 """Tensors a second: as fast as they are taken."""
 
@@ -30,10 +33,16 @@ class Streamed:
     seconds: float
 
 
+def reached(servers: str) -> Connection:
+    """A broker that answers."""
+    connection = Connection(servers, patience=PATIENCE)
+    reach(connection)
+    return connection
+
+
 def streamed(servers: str, layout: Layout, problem: Problem, minibatches: Iterable[BigArray]) -> Streamed:
     """Send all tensors to a topic with one partition, so that they are learned in their order; topics are removed."""
-    connection, model = Connection(servers, patience=10.0), f"bench-{uuid.uuid4().hex[:8]}"
-    reach(connection)
+    connection, model = reached(servers), f"bench-{uuid.uuid4().hex[:8]}"
     topics = Topics.of(model, f"{model}.tensors")
     made: dict[str, tuple[int, dict[str, str]]] = {topics.input: (1, {}), **topics.outputs(1)}
     sent = list(minibatches)
