@@ -333,11 +333,11 @@ def test_a_step_that_takes_longer_than_a_member_may_be_silent(model, monkeypatch
     """Another thread polls: a step of four seconds, with a poll due each second and a half, costs no membership."""
     model.connection = Connection(model.connection.bootstrap_servers, options=model.settings.kafka.options())
 
-    def slow(*args, advance=pipeline.advance, **options):
+    def slow(*args, learn=pipeline.learn, **options):
         time.sleep(4)
-        return advance(*args, **options)
+        return learn(*args, **options)
 
-    monkeypatch.setattr(pipeline, "advance", slow)
+    monkeypatch.setattr(pipeline, "learn", slow)
     with members(model, 2) as both:
         model.feed(100)
         assert eventually(model.learned)

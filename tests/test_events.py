@@ -376,14 +376,14 @@ def elsewhere(monkeypatch):
 
     def other(problem, state, batch, *options, **more):
         batch = replace(batch, X=np.ascontiguousarray(batch.X * (1 + 2e-15)))
-        return advance(problem, state, batch, *options, **more)
+        return learn(problem, state, batch, *options, **more)
 
-    advance = progress.advance
+    learn = progress.learn
 
     def move():
         monkeypatch.setattr(progress, "fingerprint", lambda: "elsewhere")
-        monkeypatch.setattr(progress, "advance", other)
-        monkeypatch.setattr(pipeline, "advance", other)
+        monkeypatch.setattr(progress, "learn", other)
+        monkeypatch.setattr(pipeline, "learn", other)
 
     return move
 
@@ -436,16 +436,16 @@ def test_other_results_elsewhere_are_refused(monkeypatch):
     """More than rounding is no new epoch but another history; and under the same fingerprint not even rounding is."""
     from stream_ocpdl.stream import progress
 
-    advance = progress.advance
+    learn = progress.learn
 
     def other(problem, state, batch, *options, **more):
         batch = replace(batch, X=np.ascontiguousarray(batch.X * factor))
-        return advance(problem, state, batch, *options, **more)
+        return learn(problem, state, batch, *options, **more)
 
     world = World(inputs(count=30))
     serve(world, plan(), PACE)
     world.checkpoints = []
-    monkeypatch.setattr(progress, "advance", other)
+    monkeypatch.setattr(progress, "learn", other)
     factor = 1 + 1e-14
     with pytest.raises(LineageError, match="not the one that the journal has"):
         serve(world, plan(), PACE)
