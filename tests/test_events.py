@@ -307,7 +307,7 @@ def test_a_rollback_to_the_future_is_refused():
     place = next(k for k, output in enumerate(world.written) if b"rollback" in output.value)
     record = JournalRecord.from_bytes(world.written[place].value)
     forged = replace(record, target=record.target._replace(offset=100)).to_bytes()
-    world.written = [*world.written[:place], replace(world.written[place], value=forged)]
+    world.written = [*world.written[:place], world.written[place]._replace(value=forged)]
 
     with pytest.raises(LineageError, match="came later"):
         serve(world, plan(), PACE)
@@ -496,7 +496,7 @@ def test_a_damaged_warm_genesis_is_refused():
     first = JournalRecord.from_bytes(world.stream("journal")[0])
     world.checkpoints, world.written = (
         [],
-        [replace(world.written[0], value=replace(first, loadings=np.full(14, 0.5).tobytes()).to_bytes())],
+        [world.written[0]._replace(value=replace(first, loadings=np.full(14, 0.5).tobytes()).to_bytes())],
     )
 
     with pytest.raises(LineageError, match="not the one that the journal has"):

@@ -56,7 +56,7 @@ def test_a_journal_of_a_later_release(which):
     world.checkpoints = []
     places = [i for i, output in enumerate(world.written) if output.stream == "journal"]
     at = places[0] if which == "the first" else places[-1]
-    world.written[at] = replace(world.written[at], value=later(world.written[at].value))
+    world.written[at] = world.written[at]._replace(value=later(world.written[at].value))
     before = list(world.written)
     with pytest.raises(
         LineageError, match=r"cannot read: value has format version 2.*a later release wrote it"
