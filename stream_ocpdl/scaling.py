@@ -35,8 +35,8 @@ from stream_ocpdl.ocpdl.synthetic import chain, truth
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.messages import Partial, Tensor, Version
 
-WAY = 0.03
-"""Seconds of a round in which nobody computes, if nobody knows better: that of one broker on the same machine."""
+WAY = 0.1
+"""Seconds of a round in which nobody computes: what rounds of tiny tensors take with one broker on the same machine."""
 
 RECORD = 25e-6
 """Seconds that a record takes a worker beside what is measured here: to have it from the client, and keep it."""
