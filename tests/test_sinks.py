@@ -114,6 +114,23 @@ def test_signed_draws_and_points_of_many_parts(broker, topic):
     assert [d.tensor.array.tolist() for _, d in arrived(broker, topic)] == [[3.0], [-1.0, 2.0]]
 
 
+def test_a_later_draw_that_is_negative(broker, topic):
+    """The thread finds it: what came before is written, it and what follows is not, and whoever draws next is told."""
+    sink = DrawSink(broker, topic, "r")
+    for k in (1.0, 2.0, -3.0, 4.0):
+        sink.draw([k])
+
+    assert eventually(lambda: sink._over)
+    with pytest.raises(DataError, match=r"to_tensor, such as np\.exp.* draws were not written"):
+        sink.draw([5.0])
+    with pytest.raises(DataError, match="to_tensor"):
+        sink.close()
+    assert eventually(lambda: len(arrived(broker, topic)) == 2)
+    assert [d.tensor.array.tolist() for _, d in arrived(broker, topic)] == [[1.0], [2.0]]
+    with pytest.raises(ConfigError, match="is closed"):
+        sink.draw([6.0])
+
+
 def test_a_topic_that_is_not_there(broker):
     """It is said at the end, with how many draws are lost, and the reason."""
     with (

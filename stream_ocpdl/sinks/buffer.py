@@ -23,7 +23,8 @@ class Buffer(Generic[T]):
 
     def __init__(self, room: int, room_bytes: int) -> None:
         self._room, self._room_bytes = room, room_bytes
-        self._free = threading.Condition()
+        self._lock = threading.Lock()
+        self._free = threading.Condition(self._lock)
         self._parcels: list[Parcel[T]] = []
         self._blocked = 0
         self._bytes = self.pending = 0
@@ -32,27 +33,29 @@ class Buffer(Generic[T]):
 
     def put(self, parcel: Parcel[T], wait: float) -> bool:
         """Hand a parcel over; false if there was no room for it within so many seconds."""
-        with self._free:
-            if not self._fits(parcel) and not self._waited(parcel, wait):
-                return False
-            self._parcels.append(parcel)
-            self.pending += parcel.draws
-            self._bytes += parcel.bytes
-            if 2 * self.pending >= self._room or 2 * self._bytes >= self._room_bytes:
+        _, draws, size = parcel
+        with self._lock:
+            pending, held = self.pending + draws, self._bytes + size
+            if 2 * pending >= self._room or 2 * held >= self._room_bytes:
+                if not self._fits(parcel) and not self._waited(parcel, wait):
+                    return False
                 self.many.set()
+                pending, held = self.pending + draws, self._bytes + size
+            self._parcels.append(parcel)
+            self.pending, self._bytes = pending, held
         return True
 
     def take(self, rest: float) -> list[Parcel[T]]:
         """All that is there, after a rest in which it gathers; the rest ends when there is much."""
         self.many.wait(rest)
-        with self._free:
+        with self._lock:
             self.many.clear()
             taken, self._parcels = self._parcels, []
         return taken
 
     def done(self, parcels: Sequence[Parcel[T]]) -> None:
         """Some that were taken are written."""
-        with self._free:
+        with self._lock:
             self.pending -= sum(parcel.draws for parcel in parcels)
             self._bytes -= sum(parcel.bytes for parcel in parcels)
             if self._blocked:

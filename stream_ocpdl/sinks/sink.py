@@ -48,7 +48,15 @@ class Drawn(NamedTuple):
     chains: Sequence[int]
     numbers: Sequence[int]
     arrays: BigArray
-    """(draws, I₁ … Iₙ)."""
+    """(draws, I₁ … Iₙ); of a single draw it may be (I₁ … Iₙ)."""
+
+
+class Kind(NamedTuple):
+    """What the last draws of some chains were like, and the beginnings of their messages."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    drafts: Sequence[Draft]
 
 
 class DrawSink:
@@ -99,9 +107,10 @@ class DrawSink:
         connection = Connection(bootstrap_servers, timeout, options or {})
         self._there: dict[int, Numbers] = drawn(connection, topic, run_id) if resume else {}
         self._following: dict[int, int] = {}
-        self._drafts: dict[tuple[Any, ...], Sequence[Draft]] = {}
+        self._kinds: dict[tuple[Sequence[int], bool], Kind] = {}
         self._waiting: Buffer[Drawn] = Buffer(room, queue_bytes)
         self._failed: OcpdlError | None = None
+        self._over = False
         self._reason = ""
         self._closing = threading.Event()
         self._expected: list[Callable[[], None]] = []
@@ -117,21 +126,32 @@ class DrawSink:
         """Queue a draw; whether it will be written. Without a number it is the next one of its chain."""
         if tuning and not self._tuning:
             return False
-        self._raise_failed()
+        if self._over:
+            self._raise_failed()
         number = self._next(chain, number)
         if self._there and number in self._there.get(chain, ()):
             return False
-        return self._put((chain,), (number,), np.array(self._tensor(point))[None], tuning)
+        array, chains = np.array(self._tensor(point)), (chain,)
+        return self._put(Drawn(self._drafted(chains, array, array.shape, tuning), chains, (number,), array))
 
     def draws(self, points: Any, number: int | None = None) -> int:
         """Queue a draw of each of the chains from 0 on, such as an ensemble's walkers; how many will be written."""
-        self._raise_failed()
+        if self._over:
+            self._raise_failed()
         chains: Sequence[int] = range(len(points))
         numbers = [self._next(chain, number) for chain in chains]
         if self._there:
             chains = [chain for chain in chains if numbers[chain] not in self._there.get(chain, ())]
             numbers, points = [numbers[chain] for chain in chains], [points[chain] for chain in chains]
-        return len(chains) if chains and self._put(chains, numbers, self._tensors(points), False) else 0
+        if not chains:
+            return 0
+        arrays = self._tensors(points)
+        shape = arrays.shape[1:]
+        if isinstance(chains, range):
+            drafts = self._drafted(chains, arrays, shape, False)
+        else:  # some of an ensemble: others the next time
+            drafts = [self._drafted((chain,), arrays, shape, False)[0] for chain in chains]
+        return len(chains) if self._put(Drawn(drafts, chains, numbers, arrays)) else 0
 
     def each(self, draws: Iterable[T], chain: int = 0) -> Iterator[T]:
         """The draws of any iterator, each queued on its way."""
@@ -164,6 +184,7 @@ class DrawSink:
         finally:
             atexit.unregister(self.close)
             self._closing.set()
+            self._over = True
 
     def __enter__(self) -> Self:
         return self
@@ -201,12 +222,9 @@ class DrawSink:
             return np.array(points)
         return np.array([self._tensor(point) for point in points])
 
-    def _put(self, chains: Sequence[int], numbers: Sequence[int], arrays: BigArray, tuning: bool) -> bool:
+    def _put(self, drawn: Drawn) -> bool:
         """Queue draws of different chains."""
-        drafts = self._drafted(chains, arrays, tuning)
-        if not self._signed and arrays.size and np.minimum.reduce(arrays, axis=None) < 0:
-            raise DataError(SIGNED)
-        parcel = Parcel(Drawn(drafts, chains, numbers, arrays), len(numbers), arrays.nbytes)
+        parcel = Parcel(drawn, len(drawn.numbers), drawn.arrays.nbytes)
         while not self._waiting.put(parcel, 0.0 if self._drop else 0.5):
             if self._drop:
                 self.dropped += parcel.draws
@@ -214,17 +232,23 @@ class DrawSink:
             self._raise_failed()
         return True
 
-    def _drafted(self, chains: Sequence[int], arrays: BigArray, tuning: bool) -> Sequence[Draft]:
-        """For draws like these, of these chains; what cannot be written is said here."""
-        if isinstance(chains, list):  # some of an ensemble: others the next time
-            return [self._drafted((chain,), arrays, tuning)[0] for chain in chains]
-        like = (chains, tuning, arrays.dtype, arrays.shape[1:])
-        found = self._drafts.get(like)
-        if found is None:
-            tensor = Tensor(arrays[0], self._axes)
-            found = [Draft(Draw(tensor, self.run_id, chain, 0, tuning, self.sampler)) for chain in chains]
-            self._drafts[like] = found
-        return found
+    def _drafted(
+        self, chains: Sequence[int], arrays: BigArray, shape: tuple[int, ...], tuning: bool
+    ) -> Sequence[Draft]:
+        """For draws of this shape, of these chains. What cannot be written is said here, and of the first draws whether
+        they are negative; of others the thread finds that out, and the next draw says it.
+        """
+        kind = self._kinds.get((chains, tuning))
+        if kind is None or kind.shape != shape or kind.dtype != arrays.dtype:
+            tensor = Tensor(arrays.reshape(-1, *shape)[0], self._axes)
+            drafts = [Draft(Draw(tensor, self.run_id, chain, 0, tuning, self.sampler)) for chain in chains]
+            self._check(arrays)
+            kind = self._kinds[chains, tuning] = Kind(arrays.dtype, shape, drafts)
+        return kind.drafts
+
+    def _check(self, arrays: BigArray) -> None:
+        if not self._signed and arrays.size and np.minimum.reduce(arrays, axis=None) < 0:
+            raise DataError(SIGNED)
 
     def _write(self) -> None:
         """What the thread does."""
@@ -235,13 +259,20 @@ class DrawSink:
                 partitions = partitions or (self._count() if parcels else 0)
                 for k in range(0, len(parcels), TOGETHER):
                     some = parcels[k : k + TOGETHER]
-                    self._producer.send_written(
-                        message for one in some for message in _written(one.content, partitions)
-                    )
+                    self._producer.send_written(self._written(some, partitions))
                     self._waiting.done(some)
             except OcpdlError as error:
-                self._failed = error
+                self._failed, self._over = error, True
                 return
+
+    def _written(self, parcels: Iterable[Parcel[Drawn]], partitions: int) -> Iterator[tuple[bytes, bytes, int]]:
+        """The messages of draws, up to one that is negative."""
+        for (drafts, chains, numbers, arrays), _, size in parcels:
+            self._check(arrays)
+            data, each, at = raw(arrays), size // len(numbers), 0
+            for draft, chain, number in zip(drafts, chains, numbers, strict=True):
+                yield draft.written(number, data[at : at + each]), draft.key, chain % partitions
+                at += each
 
     def _count(self) -> int:
         """The partitions of the topic, once a broker answers."""
@@ -259,11 +290,3 @@ class DrawSink:
         if self._failed is not None:
             lost = self._waiting.pending
             raise type(self._failed)(f"{self._failed}; {lost} draws were not written") from self._failed
-
-
-def _written(drawn: Drawn, partitions: int) -> Iterator[tuple[bytes, bytes, int]]:
-    """The messages of draws that came at once."""
-    drafts, chains, numbers, arrays = drawn
-    data, size = raw(arrays), arrays.nbytes // len(numbers)
-    for k, number in enumerate(numbers):
-        yield drafts[k].written(number, data[k * size : (k + 1) * size]), drafts[k].key, chains[k] % partitions
