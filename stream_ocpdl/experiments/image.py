@@ -6,6 +6,8 @@ mode (400 × 3), or as a vector (1200), each with 24 atoms and 400 steps.
 
 - The paper's settings: λ = 1 and w_t = 1/t. With a penalty columns have norm at most one.
 - Without a penalty: λ = 0 with our default weights, in a loose ball, and with columns of norm at most one.
+- The same in a loose ball with w_t = 0.1, which (A3) does not allow: in 400 steps of a pool of 1000 what is forgotten
+  comes again.
 
 The error of patches is ‖X − X̂‖/‖X‖ with the optimal nonnegative codes, without a penalty, whatever was learned with. It
 depends on which patches were drawn more than on anything else, so there are several splits, and beside each an offline
@@ -27,7 +29,7 @@ from stream_ocpdl.ocpdl.constraints import NonnegativeColumns
 from stream_ocpdl.ocpdl.learner import Learner
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.reshape import Layout
-from stream_ocpdl.ocpdl.schedules import Balanced
+from stream_ocpdl.ocpdl.schedules import Balanced, Constant
 from stream_ocpdl.ocpdl.solvers import box_solver
 from stream_ocpdl.sources import in_colour, painted
 
@@ -41,15 +43,22 @@ SHAPINGS: dict[str, tuple[tuple[int, ...], ...]] = {
 }
 PLAIN = "20 × 20 × 3"
 
-PAPER, FREE, UNIT = "λ = 1, w = 1/t", "λ = 0, our default", "λ = 0, unit columns"
+PAPER, FREE = "λ = 1, w = 1/t", "λ = 0, our default"
+UNIT, FORGETFUL = "λ = 0, unit columns", "λ = 0, w = 0.1"
 SETTINGS: dict[str, dict[str, Any]] = {
     PAPER: {"sparsity": 1.0, "weights": Balanced()},
     FREE: {},
     UNIT: {"constraints": NonnegativeColumns(1.0)},
+    FORGETFUL: {"weights": Constant(0.1)},
 }
 
 
-CHOICES = [(shaping, setting) for shaping in SHAPINGS for setting in SETTINGS if shaping == PLAIN or setting != UNIT]
+CHOICES = [
+    (shaping, setting)
+    for shaping in SHAPINGS
+    for setting in SETTINGS
+    if shaping == PLAIN or setting not in (UNIT, FORGETFUL)
+]
 """What is learned."""
 
 
