@@ -25,6 +25,7 @@ NAMES = (
     "drift",
     "theorem",
     "staleness",
+    "delays",
     "weather",
     "messages",
     "sink",

@@ -9,7 +9,7 @@ weights that do not fall, nothing bounds it. `first` is the number of steps, at 
 Each row is the median over seeds of the loss of tensors that were not learned, relative to that without a delay.
 """
 
-from collections import deque
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ KEYS = ("radius", "weights", "first", "tau")
 RATIOS = {"loss": "lower"}
 
 DELAYS = (0, 1, 4, 16, 64)
-SHAPE, RANK, BATCH = (12, 10), 5, 20
+SHAPE, RANK, BATCH, RIDGE = (12, 10), 5, 20, 1e-3
 COLUMNS = {"radius": "", "weights": "", "first": "", "tau": "", "loss": ".4f", "worst": ".4f"}
 
 
@@ -53,31 +53,59 @@ def losses(radius: object, weights: Schedule | None, tau: int, first: int, steps
     return np.array([delayed(radius, weights, tau, first, steps, seed) for seed in range(seeds)])
 
 
-def delayed(radius: object, weights: Schedule | None, tau: int, first: int, steps: int, seed: int) -> float:
-    """The loss of held-out tensors after so many steps whose codes are of a dictionary τ steps old."""
-    random = np.random.default_rng(seed)
-    truth = [random.random((size, RANK)) ** 3 for size in SHAPE]
+def delayed(
+    radius: object, weights: Schedule | None, tau: int, first: int, steps: int, seed: int, oldest: int = 0
+) -> float:
+    """The loss of held-out tensors after so many steps whose codes are of a dictionary τ steps old.
 
-    def draw(random: np.random.Generator, count: int) -> Array:
-        H = random.exponential(size=(count, RANK)) * (random.random((count, RANK)) < 0.4)
-        X = np.einsum("br,ir,jr->bij", H, *truth)
-        return X + 0.05 * random.random(X.shape)
-
-    problem = Problem(SHAPE, RANK, ridge=1e-3, batch_size=BATCH, seed=seed, radius=radius)  # type: ignore[arg-type]
+    Where there is none so old it is that of step `oldest`; of the service 1, for the one before knows no scale yet.
+    """
+    problem = Problem(SHAPE, RANK, ridge=RIDGE, batch_size=BATCH, seed=seed, radius=radius)  # type: ignore[arg-type]
     problem = problem if weights is None else replace(problem, weights=weights)
-    state, old = State.initial(problem), deque[tuple[Array, ...]](maxlen=tau + 1)
-    for t in range(1, steps + 1):
-        batch = read_batch(problem, draw(random, BATCH))
+    state, old = State.initial(problem), list[tuple[Array, ...]]()
+    for t, X in enumerate(minibatches(seed, steps), 1):
+        batch = read_batch(problem, X)
         state = settle(problem, state, batch)
         old.append(tuple(state.loadings))
-        used = old[-1] if t <= first else old[0]
+        coding_with = old[made_with(t, tau, first, oldest)]
         sets, w = problem.sets(state.scale), problem.weight(t, t * BATCH, BATCH)
-        coding = encode(problem, sets, used, batch)
+        coding = encode(problem, sets, coding_with, batch)
         aggregates = absorb(state.aggregates, batch.X, batch.energy, coding.H, w)
         loadings, _ = update_loadings(problem, sets, state.loadings, aggregates, w)
         state = state._replace(t=t, N=t * BATCH, loadings=loadings, aggregates=aggregates, folded=None)
-    held_out = draw(np.random.default_rng(10_000 + seed), 500)
-    return float(Learner(problem, state).code(held_out).losses.mean())
+    return float(Learner(problem, state).code(held_out(seed)).losses.mean())
+
+
+def made_with(number: int, tau: int, first: int, oldest: int) -> int:
+    """The step of the dictionary that codes of a step are made with.
+
+    >>> [made_with(t, 4, 3, 1) for t in (1, 2, 3, 4, 5, 6, 7, 8)]
+    [0, 1, 2, 1, 1, 1, 2, 3]
+    """
+    newest = number - 1
+    return newest if number <= first else max(newest - tau, min(oldest, newest))
+
+
+def minibatches(seed: int, steps: int) -> Iterator[Array]:
+    """The stream of a seed."""
+    random = np.random.default_rng(seed)
+    truth = _truth(random)
+    return (_draw(random, truth, BATCH) for _ in range(steps))
+
+
+def held_out(seed: int) -> Array:
+    """Tensors like those of the stream, none of which is in it."""
+    return _draw(np.random.default_rng(10_000 + seed), _truth(np.random.default_rng(seed)), 500)
+
+
+def _truth(random: np.random.Generator) -> list[Array]:
+    return [random.random((size, RANK)) ** 3 for size in SHAPE]
+
+
+def _draw(random: np.random.Generator, truth: list[Array], count: int) -> Array:
+    H = random.exponential(size=(count, RANK)) * (random.random((count, RANK)) < 0.4)
+    X = np.einsum("br,ir,jr->bij", H, *truth)
+    return X + 0.05 * random.random(X.shape)
 
 
 def plot(rows: list[Row], path: Path) -> None:
