@@ -99,14 +99,17 @@ class Held(Newest):
         follow = followed(connection, settings.coded().snapshots, 1)
         super().__init__(settings.plan(), follow, self._keep)
         self._wanted, self.past = wanted, dict[int, Dictionary]()
+        self._last: int | None = None
 
     def _keep(self, dictionary: Dictionary) -> None:
-        self.past[dictionary.version.t] = dictionary
+        t = dictionary.version.t
+        self.past[t], self._last = dictionary, t
 
     def __call__(self) -> Mapping[int, Dictionary]:
         """One that is not there yet is waited for, by the encoder, which has an older one meanwhile."""
-        found = super().__call__()
-        return {0: self.past[min(self._wanted(), found[0].version.t)]} if found else found
+        super().__call__()  # it may have failed
+        last = self._last
+        return {} if last is None else {0: self.past[min(self._wanted(), last)]}
 
 
 def through(connection: Connection, radius: float | str | None, tau: int, first: int, steps: int, seed: int) -> float:
