@@ -40,6 +40,9 @@ def written(instance="a", **changes):
         "ocpdl_lag_records|partition=0": "0+7x3 " * 100,
         "ocpdl_lag_records|partition=1": constant(3),
         "ocpdl_lag_seconds": constant(0.2),
+        "ocpdl_awaited_seconds|partition=0": constant(0),
+        "ocpdl_awaited_seconds|partition=1": "0+1x3 " * 100,
+        "ocpdl_outputs_total|stream=snapshots": f"0+6x{MINUTES}",
         "ocpdl_steps_total": f"0+60x{MINUTES}",
         "ocpdl_tensors_total": f"0+1920x{MINUTES}",
         "ocpdl_dead_letters_total|error=DecodeError": f"0+2x{MINUTES}",
@@ -61,6 +64,22 @@ def written(instance="a", **changes):
     }
     changed = own | changes
     return [line(name, values, instance, shard="0") for name, values in changed.items() if values is not None]
+
+
+def coding(instance="c", **changes):
+    """The same of an encoder that is well; its partials are of 64 tensors."""
+    own = {
+        "ocpdl_encoder_role|role=encoder": constant(1),
+        "ocpdl_encoder_role|role=standby": constant(0),
+        "ocpdl_encoder_batch_size": constant(64),
+        "ocpdl_encoder_tensors_total": f"0+1920x{MINUTES}",
+        "ocpdl_encoder_lag_records|partition=0": "0+70x3 " * 100,
+        "ocpdl_encoder_lag_records|partition=1": constant(64),
+        "ocpdl_encoder_waiting_partitions": constant(0),
+        "ocpdl_encoder_dictionary_age_seconds|shard=0": constant(1.5),
+    }
+    changed = own | changes
+    return [line(name, values, instance) for name, values in changed.items() if values is not None]
 
 
 def line(name, values, instance="a", **labels):
@@ -89,8 +108,53 @@ def ended(lines, minutes):
     return [{**one, "values": f"{one['values'].split('x')[0].split(' ')[0]}x{minutes} stale"} for one in lines]
 
 
+ROUNDS = {"ocpdl_round_partials": constant(2)}
+"""Of a learner that has partials."""
+
+FLEET = [*SHARDS, *written(**ROUNDS), *coding()]
+"""It, and an encoder that makes them."""
+
 WELL = {
-    "all is well": [*SHARDS, *written()],
+    "all is well": FLEET,
+    "nobody but encoders": coding(ocpdl_encoder_batch_size=constant(1)),
+    "a learner that needs no encoders": [*SHARDS, *written()],
+    "encoders start": [
+        *SHARDS,
+        *written(**ROUNDS),
+        *coding(
+            **{
+                "ocpdl_encoder_role|role=encoder": "0+0x6 1+0x300",
+                "ocpdl_encoder_waiting_partitions": "0+0x6 2+0x3 0+0x300",
+                "ocpdl_encoder_lag_records|partition=0": late("30000-3000x10 0+0x300", 9),
+                "ocpdl_encoder_lag_records|partition=1": late("30000-3000x10 0+0x300", 9),
+                "ocpdl_encoder_tensors_total": "0+0x9 0+6000x300",
+                "ocpdl_encoder_dictionary_age_seconds|shard=0": late(constant(2, 300), 9),
+            }
+        ),
+    ],
+    "nothing comes at night, and a round is not complete": [
+        *SHARDS,
+        *written(
+            **ROUNDS,
+            **{
+                "ocpdl_steps_total": "0+60x30 1800+0x300",
+                "ocpdl_tensors_total": "0+1920x30 57600+0x300",
+                "ocpdl_dead_letters_total|error=DecodeError": constant(0),
+                "ocpdl_outputs_total|stream=snapshots": "0+6x30 180+0x300",
+                "ocpdl_lag_seconds": "0+0x30 0+60x300",
+                "ocpdl_awaited_seconds|partition=1": "0+0x30 0+60x300",
+                "ocpdl_radius_active_total|mode=0": constant(0),
+            },
+        ),
+        *coding(
+            **{
+                "ocpdl_encoder_tensors_total": "0+1920x30 57600+0x300",
+                "ocpdl_encoder_lag_records|partition=0": constant(0),
+                "ocpdl_encoder_lag_records|partition=1": constant(64),
+                "ocpdl_encoder_dictionary_age_seconds|shard=0": "1+0x30 0+60x300",
+            }
+        ),
+    ],
     "it starts": [
         *SHARDS,
         *delayed(written(ocpdl_epoch=late(constant(2), 2), ocpdl_steps_total=late("0+60x300", 2)), 8),
@@ -210,6 +274,64 @@ ILL = {
         {"shard": "0", "assumption": "(A3)"},
         "",
     ),
+    "OcpdlPartitionAwaited": (
+        [
+            *SHARDS,
+            *written(**{"ocpdl_awaited_seconds|partition=1": "0+0x30 0+60x300"}),
+            *coding(**{"ocpdl_encoder_lag_records|partition=0": "0+0x30 0+600x300"}),
+        ],
+        60,
+        {"shard": "0", "partition": "1"},
+        "29m 0s",
+    ),
+    "OcpdlNobodyEncodes": ([*SHARDS, *written(**ROUNDS), *ended(coding(), 20)], 60, {}, ""),
+    "OcpdlEncodersStalled": (
+        [
+            *SHARDS,
+            *written(),
+            *coding(
+                **{
+                    "ocpdl_encoder_lag_records|partition=0": constant(500),
+                    "ocpdl_encoder_tensors_total": "0+1920x20 38400+0x300",
+                }
+            ),
+        ],
+        60,
+        {},
+        "500",
+    ),
+    "OcpdlEncodersWaiting": (
+        [*SHARDS, *written(), *coding(ocpdl_encoder_waiting_partitions="0+0x20 2+0x300")],
+        60,
+        {},
+        "2",
+    ),
+    "OcpdlEncodersLagGrowing": (
+        [
+            *SHARDS,
+            *written(),
+            *coding(
+                **{
+                    "ocpdl_encoder_lag_records|partition=0": "20000+600x400",
+                    "ocpdl_encoder_lag_records|partition=1": constant(0),
+                }
+            ),
+        ],
+        60,
+        {},
+        "10",
+    ),
+    "OcpdlDictionaryOld": (
+        [
+            *SHARDS,
+            *written(),
+            *coding(),
+            *coding("d", **{"ocpdl_encoder_dictionary_age_seconds|shard=0": "0+0x20 0+60x300"}),
+        ],
+        60,
+        {"shard": "0"},
+        "39m 0s",
+    ),
 }
 """Series, the minute at which the alert fires, its labels, and the value that its summary tells."""
 
@@ -235,6 +357,29 @@ MORE = {
         {"shard": "0"},
         "",
     ),
+    "a partition without tensors, and minibatches that take one of each in turn": (
+        "OcpdlPartitionAwaited",
+        [
+            *SHARDS,
+            *written(
+                **{
+                    "ocpdl_awaited_seconds|partition=1": "0+0x30 0+60x300",
+                    "ocpdl_lag_records|partition=0": constant(500),
+                }
+            ),
+        ],
+        60,
+        {"shard": "0", "partition": "1"},
+        "29m 0s",
+    ),
+    "encoders that answer, and are all standbys": (
+        "OcpdlNobodyEncodes",
+        coding(**{"ocpdl_encoder_role|role=encoder": constant(0), "ocpdl_encoder_role|role=standby": constant(1)}),
+        30,
+        {},
+        "",
+    ),
+    "a learner of partials alone": ("OcpdlNobodyEncodes", [*SHARDS, *written(**ROUNDS)], 30, {}, ""),
     "one shard of two": (
         "OcpdlNobodyWrites",
         [line("ocpdl_shards", constant(2)), *written()],

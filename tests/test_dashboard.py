@@ -19,6 +19,7 @@ from stream_ocpdl.stream import kafka
 from stream_ocpdl.stream.messages import Draw, Tensor
 from tests.reference import DASHBOARD, RULES
 from tests.test_kafka import PARTITIONS, eventually, model, process  # noqa: F401  (fixtures)
+from tests.test_workers import SIZE, Life, Workers
 from tests.tools import tool
 
 BOARD = json.loads(DASHBOARD.read_text())
@@ -33,10 +34,10 @@ def expressions():
 
 
 def test_the_rows():
-    """Health, flow, convergence, chains, dictionary; each with its panels behind it."""
+    """Health, flow, convergence, chains, dictionary, encoders; each with its panels behind it."""
     titles = [panel["title"] for panel in BOARD["panels"] if panel["type"] == "row"]
 
-    assert titles == ["Health", "Flow", "Convergence", "Chains", "Dictionary"]
+    assert titles == ["Health", "Flow", "Convergence", "Chains", "Dictionary", "Encoders"]
     assert len(PANELS) == sum(len(panels) for _, panels in ROWS) > 25
 
 
@@ -103,12 +104,12 @@ def test_expressions_ask_for_what_there_is(expression):
 
 
 @contextmanager
-def prometheus(directory, target):
-    """A Prometheus that scrapes an address every second and has our rules; its address."""
+def prometheus(directory, *targets):
+    """A Prometheus that scrapes addresses every second and has our rules; its client."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         here = f"127.0.0.1:{free.getsockname()[1]}"
-    job = {"job_name": "ocpdl", "static_configs": [{"targets": [target.removeprefix("http://")]}]}
+    job = {"job_name": "ocpdl", "static_configs": [{"targets": [target.removeprefix("http://") for target in targets]}]}
     told = {"global": {"scrape_interval": "1s", "evaluation_interval": "1s"}, "scrape_configs": [job]}
     (directory / "prometheus.yaml").write_text(yaml.safe_dump(told | {"rule_files": [str(RULES)]}))
     command = [tool("prometheus"), f"--config.file={directory / 'prometheus.yaml'}", "--log.level=warn"]
@@ -174,15 +175,12 @@ def draws(model, turn):  # noqa: F811
 def test_every_expression_has_an_answer(model, tmp_path):  # noqa: F811
     """Of the dashboard and of the alerts, from a Prometheus that scraped a service on Kafka; no alert fires."""
     model.set(pace={"commit_interval_ms": 20, "checkpoint_every": 4}, digest_every=2, refusals={"consecutive": None})
-    wanted = [chosen(expression, model.name) for expression in expressions()]
-    wanted += [whole(alert.expression) for alert in ALERTS]
+    wanted = [chosen(expression, model.name) for expression in expressions() if not of_encoders(expression)]
+    wanted += [whole(alert.expression) for alert in ALERTS if not of_encoders(alert.expression)]
     silent = chosen(BOARD["annotations"]["list"][0]["expr"], model.name)  # a line where an epoch begins: none did
     wanted[wanted.index(silent)] = whole(silent)
     with process(model, tmp_path) as life:
-        log = tmp_path / "log"
-        assert eventually(lambda: "endpoints at " in log.read_text(), 120)
-        line = next(line for line in log.read_text().splitlines() if "endpoints at" in line)
-        with prometheus(tmp_path, json.loads(line)["event"].rpartition(" ")[2]) as client:
+        with prometheus(tmp_path, address((tmp_path / "log").read_text)) as client:
             turns = iter(range(1000))
 
             def answered():
@@ -192,10 +190,63 @@ def test_every_expression_has_an_answer(model, tmp_path):  # noqa: F811
 
             assert eventually(answered, 180), wanted
             assert list(values(client, model.name)) == [[model.name], ["0"]]
-            groups = client.get("/api/v1/rules").json()["data"]["groups"]
-            rules = [rule for group in groups for rule in group["rules"]]
-            assert len(rules) == len(ALERTS)
-            assert {rule.get("lastError", "") for rule in rules} == {""}
-            assert {rule["name"] for rule in rules if rule["state"] == "firing"} == set()
+            assert firing(client) == set()
         life.terminate()
         assert life.wait(60) == 0
+
+
+def address(said):
+    """Where a process can be asked, once it has said so."""
+    assert eventually(lambda: "endpoints at " in said(), 120)
+    line = next(line for line in said().splitlines() if "endpoints at" in line)
+    return json.loads(line)["event"].rpartition(" ")[2]
+
+
+def firing(client):
+    """The alerts that do; all rules can be evaluated."""
+    groups = client.get("/api/v1/rules").json()["data"]["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert len(rules) == len(ALERTS)
+    assert {rule.get("lastError", "") for rule in rules} == {""}
+    return {rule["name"] for rule in rules if rule["state"] == "firing"}
+
+
+def of_encoders(expression):
+    """Whether it asks for something that only encoders have, or a learner that they work for."""
+    return re.search(r"ocpdl_(encoder|partials|round)_", expression) is not None
+
+
+@pytest.mark.broker
+def test_every_expression_of_encoders_has_an_answer(broker, tmp_path):
+    """The same of a learner of partials and an encoder; a partition that falls silent is named."""
+    model = Workers(broker, http={"port": 0})  # noqa: F811
+    model.create()
+    wanted = [chosen(expression, model.name) for expression in expressions() if of_encoders(expression)]
+    wanted += [whole(alert.expression) for alert in ALERTS if of_encoders(alert.expression)]
+    lives = [Life(model, tmp_path, command) for command in ("run", "encode")]
+    try:
+        with prometheus(tmp_path, *(address(lambda life=life: life.text) for life in lives)) as client:
+
+            def answered():
+                model.feed(1, model.fed)
+                wanted[:] = [expression for expression in wanted if not asked(client, expression)]
+                return not wanted
+
+            assert len(wanted) > 15
+            assert eventually(answered, 180), wanted
+            assert firing(client) == set()
+            held_up = f'ocpdl_awaited_seconds{{model="{model.name}"}} > 1'
+            kafka.produce(model.connection, model.topics.input, [(p, value(p)) for p in (0, 2, 3) for _ in range(SIZE)])
+            assert eventually(lambda: asked(client, held_up), 60)
+            assert {found["metric"]["partition"] for found in asked(client, held_up)} == {"1"}
+        for life in lives:
+            life.end()
+    finally:
+        for life in lives:
+            life.kill()
+        kafka.delete_topics(model.connection, [model.settings.topic, *model.settings.made().outputs(1)])
+
+
+def value(seed):
+    """A tensor of those workers."""
+    return Tensor(np.random.default_rng(seed).random((8, 6))).to_bytes()

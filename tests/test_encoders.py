@@ -589,11 +589,13 @@ def test_readiness_says_what_is_waited_for():
 
 def test_metrics_are_those_of_the_catalogue():
     """Every one has a family, and the numbers are those that were written down."""
-    board = EncoderBoard("model", 1, "model.snapshots")
+    clock = [100.0]
+    board = EncoderBoard("model", 1, "model.snapshots", lambda: clock[0])
     board.starting, board.group, board.newest = None, Joined(0, 1, 2), lambda: {0: dictionary(t=9)}
     board.turned([0, 1], 2)
     board.coded(Coded((), {}, 7, ("DataError", "DataError"), ()), 0.02)
     board.came(dictionary(t=9))
+    clock[0] = 103.0
     found = {(s.name, *s.labels.values()): s.value for family in board.families() for s in family.samples}
 
     assert found["ocpdl_encoder_tensors_total", "model"] == 7
@@ -601,6 +603,8 @@ def test_metrics_are_those_of_the_catalogue():
     assert found["ocpdl_encoder_refused_total", "model", "DecodeError"] == 0
     assert found["ocpdl_encoder_dictionary_step", "model", "0"] == 9
     assert found["ocpdl_encoder_dictionaries_total", "model", "0"] == 1
+    assert found["ocpdl_encoder_dictionary_age_seconds", "model", "0"] == 3
+    assert found["ocpdl_encoder_batch_size", "model"] == 1
     assert found["ocpdl_encoder_waiting_partitions", "model"] == 1
     assert found["ocpdl_encoder_batch_seconds_count", "model"] == 1
     assert board.status()["tensors"] == 7

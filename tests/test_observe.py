@@ -27,9 +27,11 @@ from stream_ocpdl.observe.presence import Presence
 from stream_ocpdl.observe.server import Server
 from stream_ocpdl.observe.statistics import Client
 from stream_ocpdl.observe.watched import WatchedOutbox, WatchedStore
+from stream_ocpdl.stream.batching import Batching
 from stream_ocpdl.stream.kafka import create_topics, delete_topics, topic_names
 from stream_ocpdl.stream.messages import Code, Manifest, Origin, Position
 from stream_ocpdl.stream.pipeline import Outcome
+from stream_ocpdl.stream.rounds import Rounds
 from tests.fakes import World, serve
 from tests.test_kafka import eventually, model, process  # noqa: F401
 from tests.test_partials import Fleet, tensors
@@ -118,6 +120,7 @@ def test_every_metric_is_in_a_scrape(asked, learned):
     WatchedOutbox(FakeOutbox(), shard).commit([], {})
     shard.written["codes"] += 1
     shard.staleness = 1
+    shard.plan = replace(shard.plan, batching=Batching(16), codes=False, rounds=Rounds(8, 2))
     shard.chains = {"a": (1, ())}
     asked(board).get("/metrics")
     shard.chains = {"a": (2, ())}
@@ -441,9 +444,39 @@ def test_a_learner_from_partials_is_watched(asked):
 
     assert found["ocpdl_seen_tensors",] == 48 == found["ocpdl_tensors_total",]
     assert found["ocpdl_partials_staleness_steps",] == 0
+    assert found["ocpdl_round_partials",] == 3
+    assert found["ocpdl_batch_size",] == 6
     assert ("ocpdl_code_zeros_ratio",) not in found
     for path in ("/", "/api/status", "/api/history", "/api/dictionary", "/api/atoms/0", "/api/dead-letters"):
         answer = client.get(path)
         assert answer.status_code == 200, path
         if path.startswith("/api"):
             assert json.dumps(answer.json(), allow_nan=False)
+
+
+def test_a_partition_that_is_waited_for(asked):
+    """Of a round one has no partial: how long the others wait for it is counted, until it comes."""
+    clock, board = [0.0], Board("model", 1)
+    values = tensors(2)
+    late, values[1] = values[1], []
+    fleet = Fleet(values)
+    shard, client = board.begin(0, fleet.plan), asked(board)
+    shard.now = lambda: clock[0]
+
+    def waited():
+        found = samples(client.get("/metrics").text)
+        return [found["ocpdl_awaited_seconds", str(p)] for p in range(3)]
+
+    fleet.learn(watch=shard)
+    assert waited() == [0, 0, 0]
+    fleet.encode()
+    fleet.learn(watch=shard)
+    clock[0] = 60.0
+    assert waited() == [0, 60, 0]
+    shard.polled(0, 0.0, {1})
+    assert waited() == [0, 60, 0]
+    fleet.group.input[1] = late
+    fleet.encode()
+    fleet.learn(watch=shard)
+    assert shard.t == 1
+    assert waited() == [0, 0, 0]

@@ -207,6 +207,29 @@ def test_large_tensors_are_read_as_they_are_needed():
     assert batcher.hungry == both
 
 
+@pytest.mark.parametrize(
+    ("batching", "wanted"),
+    [
+        (Batching(4), [{0}, {0}, {0}, set(), {0}]),
+        (Batching(4, order="arrival"), [set()] * 5),
+        (Batching(4, close="linger"), [set()] * 5),
+    ],
+    ids=str,
+)
+def test_the_partition_that_holds_up_the_others(batching, wanted):
+    """Where they take turns: the one whose turn it is and that has nothing, while another has something."""
+    batcher, found = Batcher(batching, [0, 1]), []
+    for partition, offset in ((1, 0), (1, 1), (0, 0), (0, 1), (1, 2)):
+        record = Record(Position(partition, offset), None, b"")
+        batcher.add(Item(record.position, 0.0, Tensor(np.ones((4, 3))), (record,)))
+        rows = batcher.complete(0.0)
+        if rows:
+            batcher.take(rows)
+        found.append(batcher.awaited)
+
+    assert found == wanted
+
+
 def test_small_tensors_wait_by_the_million():
     """A partition is not paused for a few bytes, however many minibatches they make."""
     batcher = Batcher(Batching(4), [0, 1])

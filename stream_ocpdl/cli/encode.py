@@ -70,6 +70,8 @@ def encode(config: Path | None, overrides: tuple[str, ...], crash_at: str | None
     form = settings.log.format or natural()
     with written(form, settings.log.level, settings.kafka.secrets(), model=settings.model):
         board = EncoderBoard(settings.model, settings.shards, settings.topics().snapshots)
+        if plan.rounds is not None and settings.encoders.emit != "codes":
+            board.together = plan.rounds.size
         at = crasher(crash_at) if crash_at else no_crash
         with logged(form), endpoints(loaded, board):
             serve(settings, plan, pace, connection, topics_create(config), at, board)

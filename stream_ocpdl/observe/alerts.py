@@ -180,6 +180,77 @@ ALERTS = (
         "warning",
         "{{ $labels.assumption }} of the theorem held for {{ $labels.model }}/{{ $labels.shard }}, and does no more",
     ),
+    Alert(
+        "OcpdlPartitionAwaited",
+        """
+        max by (model, shard, partition) (ocpdl_awaited_seconds) > 300
+          and on (model, shard)
+            sum by (model, shard) (ocpdl_lag_records) >= max by (model, shard) (ocpdl_batch_size)
+          or max by (model, shard, partition) (ocpdl_awaited_seconds) > 300
+          and on (model)
+            max by (model) (ocpdl_encoder_lag_records) > max by (model) (ocpdl_encoder_batch_size)
+        """,
+        "5m",
+        "critical",
+        "{{ $labels.model }}/{{ $labels.shard }} waits for partition {{ $labels.partition }} since"
+        " {{ $value | humanizeDuration }}, and the others have more",
+    ),
+    Alert(
+        "OcpdlNobodyEncodes",
+        """
+        (
+          sum by (model) (ocpdl_encoder_role{role="encoder"})
+          or 0 * max by (model) (ocpdl_round_partials)
+        )
+          == 0
+        """,
+        "10m",
+        "critical",
+        "no encoder of {{ $labels.model }} has a partition",
+    ),
+    Alert(
+        "OcpdlEncodersStalled",
+        """
+        max by (model) (ocpdl_encoder_lag_records) > max by (model) (ocpdl_encoder_batch_size)
+          and sum by (model) (increase(ocpdl_encoder_tensors_total[5m])) == 0
+        """,
+        "5m",
+        "critical",
+        "the encoders of {{ $labels.model }} code nothing, and {{ $value }} records of a partition wait",
+    ),
+    Alert(
+        "OcpdlEncodersWaiting",
+        """
+        sum by (model) (ocpdl_encoder_waiting_partitions) > 0
+        """,
+        "10m",
+        "warning",
+        "{{ $value }} partitions of {{ $labels.model }} are not coded: there is no dictionary, or nobody knows where"
+        " the group stands",
+    ),
+    Alert(
+        "OcpdlEncodersLagGrowing",
+        """
+        deriv((sum by (model) (ocpdl_encoder_lag_records))[15m:1m]) > 0
+          and sum by (model) (ocpdl_encoder_lag_records)
+            > 300 * sum by (model) (rate(ocpdl_encoder_tensors_total[15m]))
+          and max by (model) (ocpdl_encoder_lag_records) > 2 * max by (model) (ocpdl_encoder_batch_size)
+        """,
+        "15m",
+        "warning",
+        "the encoders of {{ $labels.model }} fall behind by {{ $value | humanize }} records a second",
+    ),
+    Alert(
+        "OcpdlDictionaryOld",
+        """
+        max by (model, shard) (ocpdl_encoder_dictionary_age_seconds) > 900
+          and sum by (model, shard) (increase(ocpdl_outputs_total{stream="snapshots"}[10m])) > 0
+        """,
+        "5m",
+        "warning",
+        "an encoder of {{ $labels.model }}/{{ $labels.shard }} has had its dictionary for"
+        " {{ $value | humanizeDuration }}, and newer ones are published",
+    ),
 )
 
 

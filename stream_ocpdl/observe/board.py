@@ -7,7 +7,7 @@ reader finds may be a moment old, and two numbers from two different moments; no
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -61,6 +61,8 @@ class Shard:
     records: int = 0
     waited: float = 0.0
     """Seconds of waiting for input, and decoding it."""
+    awaited: Mapping[int, float] = field(default_factory=dict)
+    """Partitions that hold up what others have, and since when."""
     at_bound: int = 0
     held_back: Counter[int] = field(default_factory=Counter)
     """How often the radius held a mode back."""
@@ -133,16 +135,21 @@ class Shard:
             self._unsaved(replayed)
         self.spectators.ready(pipeline)
         self.wellness.forget()
+        self.awaited = {}
         self.phase("running")
 
-    def polled(self, records: int, seconds: float) -> None:
-        """It waited for input."""
+    def polled(self, records: int, seconds: float, awaited: Collection[int] = ()) -> None:
+        """It waited for input, and still waits for that of some partitions."""
         self.records += records
         self.waited += seconds
+        if awaited or self.awaited:
+            now = self.now()
+            self.awaited = {p: self.awaited.get(p, now) for p in awaited}
 
     def stepped(self, pipeline: Pipeline, outcome: Outcome, seconds: float) -> None:
         """It made a step."""
         self._look(pipeline)
+        self.awaited = {}
         self.products += outcome.begun is not None
         self.refused.update(outcome.refused)
         self.spectators.stepped(pipeline, outcome, self._lagging)
@@ -224,6 +231,11 @@ class Shard:
     def lag(self, client: Client) -> dict[int, int]:
         """Records of each partition that are not done with; a partition of which the end is not known is not there."""
         return {p: max(end - self.resume[p], 0) for p, end in client.ends.items() if p in self.resume}
+
+    def held_up(self) -> dict[int, float]:
+        """For each partition how many seconds what others have waits for it."""
+        now, awaited = self.now(), self.awaited
+        return {p: now - awaited.get(p, now) for p in self.resume}
 
     def _lagging(self) -> tuple[int | None, float]:
         lag = self.lag(self.client())

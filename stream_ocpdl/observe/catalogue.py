@@ -303,8 +303,16 @@ OPERATION = (
     Entry(
         "ocpdl_batch_size",
         "gauge",
-        "Tensors of a full minibatch: fewer than that may wait for the rest, and nothing is wrong.",
-        one(lambda s: s.shard.plan.batching.size),
+        "Tensors of a full minibatch: fewer than that may wait for the rest, and nothing is wrong. Where partials are"
+        " learned, records of a round: each of them, and the mark of its transaction.",
+        one(lambda s: 2 * rounds.partials if (rounds := s.shard.plan.rounds) else s.shard.plan.batching.size),
+    ),
+    Entry(
+        "ocpdl_round_partials",
+        "gauge",
+        "Partials of a round, one of each partition of the input: encoders have to make them. Not there where tensors"
+        " are learned.",
+        one(lambda s: s.shard.plan.rounds and s.shard.plan.rounds.partials),
     ),
     Entry(
         "ocpdl_lag_records",
@@ -318,6 +326,14 @@ OPERATION = (
         "gauge",
         "How long ago the tensor was written that was learned last; 0 if nothing waits.",
         one(lambda s: s.shard.lag_seconds(s.lag)),
+    ),
+    Entry(
+        "ocpdl_awaited_seconds",
+        "gauge",
+        "How long a minibatch, or a round of partials, has been waiting for this partition, while others have something"
+        " for it; 0 if nothing waits for it. Minutes: its producer, or its encoder, is silent.",
+        lambda s: (((str(p),), seconds) for p, seconds in sorted(s.shard.held_up().items())),
+        ("partition",),
     ),
     Entry(
         "ocpdl_input_records",
@@ -464,7 +480,20 @@ ENCODERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("model", "shard"),
     ),
     ("ocpdl_encoder_dictionary_epoch", "gauge", "Its epoch.", ("model", "shard")),
+    (
+        "ocpdl_encoder_dictionary_age_seconds",
+        "gauge",
+        "How long ago it came into use. Growing while the learner publishes: the newer ones cannot be used, or read.",
+        ("model", "shard"),
+    ),
     ("ocpdl_encoder_dictionaries", "counter", "Dictionaries that came into use.", ("model", "shard")),
+    (
+        "ocpdl_encoder_batch_size",
+        "gauge",
+        "Tensors of a partition that are coded together: those of a partial; 1 where only codes are made. Fewer may"
+        " wait for the rest, and nothing is wrong.",
+        ("model",),
+    ),
     ("ocpdl_encoder_batch_seconds", "histogram", "How long the records of one poll took to be coded.", ("model",)),
     ("ocpdl_encoder_commit_seconds", "histogram", "How long a transaction took; the next batches go on.", ("model",)),
     ("ocpdl_encoder_partitions", "gauge", "Partitions that the group has given to this encoder.", ("model",)),
@@ -504,7 +533,7 @@ def series() -> dict[str, tuple[str, ...]]:
     entries = ((e.name, e.kind, e.help, ("model", "shard", *e.labels)) for e in CATALOGUE)
     return {
         name + suffix: (*labels, "le") if suffix == "_bucket" else labels
-        for name, kind, _, labels in (*entries, *PROCESS)
+        for name, kind, _, labels in (*entries, *PROCESS, *ENCODERS)
         for suffix in suffixes[kind]
     }
 

@@ -1,4 +1,4 @@
-"""Grafana's dashboard: five rows, from "is it alive" to "what has it learned".
+"""Grafana's dashboard: six rows, from "is it alive" to "who codes for it".
 
 Each panel has one line that says how to read it, and names what of the paper it shows, by the label in its source. From
 this the JSON is made (`make reference`); variables are the data source, the model and the shards.
@@ -50,12 +50,13 @@ def one(expression: str, legend: str = "{{shard}}") -> tuple[Query, ...]:
     return (Query(expression, legend),)
 
 
-def times(metric: str) -> tuple[Query, ...]:
-    """Median and 99th percentile of durations."""
+def times(metric: str, chosen: str = "M", by: str = "shard") -> tuple[Query, ...]:
+    """Median and 99th percentile of durations, for each shard or of all."""
+    labels = ", ".join(label for label in (by, "le") if label)
     return tuple(
         Query(
-            f"histogram_quantile({q}, sum by (shard, le) (rate({metric}_bucket{{M}}[$__rate_interval])))",
-            f"{{{{shard}}}}, {name}",
+            f"histogram_quantile({q}, sum by ({labels}) (rate({metric}_bucket{{{chosen}}}[$__rate_interval])))",
+            f"{{{{{by}}}}}, {name}" if by else name,
         )
         for q, name in ((0.5, "median"), (0.99, "99 %"))
     )
@@ -358,12 +359,94 @@ DICTIONARY = (
     ),
 )
 
+FLEET = 'model="$model"'
+"""Encoders have partitions, and no shards."""
+
+ENCODERS = (
+    Panel(
+        "Encoders",
+        "As many as were started, those without a partition standbys; none that codes means that nothing is coded.",
+        "operation",
+        one(f"sum by (role) (ocpdl_encoder_role{{{FLEET}}})", "{{role}}"),
+        kind="stat",
+    ),
+    Panel(
+        "Codes a second",
+        "As many as come; a plateau while records wait means that more encoders are needed, or larger partials.",
+        "eq:coding_OCPDL",
+        (
+            Query(f"sum by (model) (rate(ocpdl_encoder_tensors_total{{{FLEET}}}[$__rate_interval]))", "tensors"),
+            Query(f"sum by (error) (rate(ocpdl_encoder_refused_total{{{FLEET}}}[$__rate_interval]))", "{{error}}"),
+        ),
+        "ops",
+    ),
+    Panel(
+        "Records that are not coded",
+        "Less than two partials of each partition; one that grows alone means that its encoder is stuck.",
+        "operation",
+        one(f"max by (partition) (ocpdl_encoder_lag_records{{{FLEET}}})", "partition {{partition}}"),
+    ),
+    Panel(
+        "Partitions that are not read",
+        "Zero; for minutes it means that there is no dictionary, or that somebody died in a transaction.",
+        "operation",
+        one(f"sum by (model) (ocpdl_encoder_waiting_partitions{{{FLEET}}})", "not read"),
+    ),
+    Panel(
+        "Age of the dictionary in use",
+        "A saw-tooth, as long as the learner needs for one; growing while it publishes means that they are not read.",
+        "operation",
+        one("max by (shard) (ocpdl_encoder_dictionary_age_seconds{M})"),
+        "s",
+    ),
+    Panel(
+        "Dictionary in use, behind the learner",
+        "In steps: at most as many as between two snapshots, where rounds are synchronous none or one.",
+        "eq:coding_OCPDL",
+        one("max by (shard) (ocpdl_step{M}) - min by (shard) (ocpdl_encoder_dictionary_step{M})"),
+    ),
+    Panel(
+        "Staleness of partials",
+        "Of the last round, in steps: zero where rounds are synchronous, never above partials.staleness.",
+        "prop:Wt_bd",
+        one("max by (shard) (ocpdl_partials_staleness_steps{M})"),
+    ),
+    Panel(
+        "Waiting for a partition",
+        "Zero, or short; one that rises means that this partition is silent, and holds up the others.",
+        "operation",
+        one("max by (shard, partition) (ocpdl_awaited_seconds{M})", "{{shard}}, partition {{partition}}"),
+        "s",
+    ),
+    Panel(
+        "Rounds that are made",
+        "All alike, and rising; one that lags means that the others wait for this partition.",
+        "operation",
+        one(f"max by (partition) (ocpdl_encoder_round{{{FLEET}}})", "partition {{partition}}"),
+    ),
+    Panel(
+        "Coding what was read takes",
+        "Flat; rising means larger portions, harder sub-problems, or a busy machine.",
+        "eq:coding_OCPDL",
+        times("ocpdl_encoder_batch_seconds", FLEET, ""),
+        "s",
+    ),
+    Panel(
+        "A commit of encoders takes",
+        "Some milliseconds; rising means that the broker is slow, and with it every round.",
+        "operation",
+        times("ocpdl_encoder_commit_seconds", FLEET, ""),
+        "s",
+    ),
+)
+
 ROWS = (
     ("Health", HEALTH),
     ("Flow", FLOW),
     ("Convergence", CONVERGENCE),
     ("Chains", CHAINS),
     ("Dictionary", DICTIONARY),
+    ("Encoders", ENCODERS),
 )
 
 VARIABLES = (
@@ -377,7 +460,7 @@ def dashboard() -> dict[str, Any]:
     return {
         "uid": "stream-ocpdl",
         "title": "stream_ocpdl",
-        "description": "Is it alive, does it keep up, does it converge, and what has it learned?",
+        "description": "Is it alive, does it keep up, does it converge, what has it learned, and who codes?",
         "tags": ["stream-ocpdl"],
         "schemaVersion": 39,
         "editable": True,

@@ -55,7 +55,11 @@ class EncoderBoard:
         self.tensors = 0
         self.partials = 0
         self.refused: Counter[str] = Counter()
+        self.together = 1
+        """Tensors of a partition that are coded together."""
         self.swaps: Counter[int] = Counter()
+        self.came_at: dict[int, float] = {}
+        """When the dictionary of a shard came into use."""
         self.stands: dict[int, Stand] = {}
         self.coding, self.committing = Durations(), Durations()
 
@@ -80,6 +84,7 @@ class EncoderBoard:
     def came(self, dictionary: Dictionary) -> None:
         """Another dictionary is in use."""
         self.swaps[dictionary.version.shard] += 1
+        self.came_at[dictionary.version.shard] = self.now()
 
     # ── who asks reads ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -136,7 +141,11 @@ class EncoderBoard:
             "ocpdl_encoder_refused": [((name,), n) for name, n in (dict.fromkeys(ERRORS, 0) | self.refused).items()],
             "ocpdl_encoder_dictionary_step": [((str(v.shard),), v.t) for v in versions],
             "ocpdl_encoder_dictionary_epoch": [((str(v.shard),), v.epoch) for v in versions],
+            "ocpdl_encoder_dictionary_age_seconds": [
+                ((str(s),), self.now() - came) for s, came in sorted(self.came_at.items())
+            ],
             "ocpdl_encoder_dictionaries": [((str(s),), n) for s, n in sorted(self.swaps.items())],
+            "ocpdl_encoder_batch_size": [((), self.together)],
             "ocpdl_encoder_batch_seconds": [((), self.coding)],
             "ocpdl_encoder_commit_seconds": [((), self.committing)],
             "ocpdl_encoder_partitions": [((), len(ours))],

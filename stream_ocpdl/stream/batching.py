@@ -160,6 +160,12 @@ class Batcher:
         return wanted
 
     @property
+    def awaited(self) -> set[int]:
+        """The partition whose turn it is and that has nothing, while others have something that waits for it."""
+        waits = any(self._waiting.values()) and not self._full
+        return {self._partitions[self._turn]} if waits else set()
+
+    @property
     def _full(self) -> bool:
         """Whether the next minibatch waits for no more."""
         if self._batching.rows == "one-per-chain":

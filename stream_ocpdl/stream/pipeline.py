@@ -114,6 +114,11 @@ class Pipeline:
         return self._batcher.hungry
 
     @property
+    def awaited(self) -> set[int]:
+        """The partitions that hold up what others have."""
+        return self._batcher.awaited
+
+    @property
     def problem(self) -> Problem:
         """The problem on the terms in force."""
         return self.progress.problem(self.plan)

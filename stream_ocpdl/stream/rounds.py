@@ -121,6 +121,12 @@ class RoundBatcher:
             if all(item.tensor is None for item in line) or sum(map(held_by, line)) < PLENTY
         }
 
+    @property
+    def awaited(self) -> set[int]:
+        """The partitions without a partial, while others have one."""
+        without = {p for p, line in self._lines.items() if all(item.tensor is None for item in line)}
+        return without if len(without) < len(self._lines) else set()
+
 
 def _before_the_first(line: deque[Item]) -> Iterator[Item]:
     """What waits before the first partial."""

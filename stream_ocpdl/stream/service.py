@@ -152,7 +152,7 @@ class Service:
                 return outputs, error
             now = ports.now()
             if outcome is None:
-                watch.polled(len(records), now - began)
+                watch.polled(len(records), now - began, pipeline.awaited)
             else:
                 outputs.extend(outcome.outputs)
                 watch.stepped(pipeline, outcome, now - began)

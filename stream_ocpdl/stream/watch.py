@@ -1,5 +1,6 @@
 """Who watches a service: told of everything that happens, asked nothing, and so quick that it is not noticed."""
 
+from collections.abc import Collection
 from typing import Protocol
 
 from stream_ocpdl.stream.pipeline import Outcome, Pipeline
@@ -20,8 +21,8 @@ class Watch(Protocol):
         """It has recovered, warm or cold, after so many steps of replay and so many seconds."""
         ...
 
-    def polled(self, records: int, seconds: float) -> None:
-        """It waited for input and decoded it."""
+    def polled(self, records: int, seconds: float, awaited: Collection[int]) -> None:
+        """It waited for input and decoded it; of these partitions it still lacks something that others have."""
         ...
 
     def stepped(self, pipeline: Pipeline, outcome: Outcome, seconds: float) -> None:
@@ -41,7 +42,7 @@ class Unwatched:
     def ready(self, pipeline: Pipeline, replayed: int, standby: str, seconds: float | None) -> None:
         """Nobody."""
 
-    def polled(self, records: int, seconds: float) -> None:
+    def polled(self, records: int, seconds: float, awaited: Collection[int]) -> None:
         """Nobody."""
 
     def stepped(self, pipeline: Pipeline, outcome: Outcome, seconds: float) -> None:
