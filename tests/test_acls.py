@@ -24,7 +24,7 @@ from stream_ocpdl import TensorProducer, read_codes, read_dead_letters
 from stream_ocpdl.cli import main
 from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.errors import Denied
-from stream_ocpdl.stream.kafka import Connection, Writer, create_topics, produce, watermarks
+from stream_ocpdl.stream.kafka import Connection, Writer, create_topics, produce, read_committed, watermarks
 from stream_ocpdl.stream.kafka.reading import committed_places
 from stream_ocpdl.stream.messages import Snapshot, Version
 from stream_ocpdl.stream.rights import needed, useful
@@ -203,6 +203,56 @@ def test_encoders_with_an_account_of_their_own(fortress, service):
         assert "stopped, 20 tensors coded" in errors
     assert len(list(read_dead_letters(servers, other.coded().dead_letters))) == 1
     assert cost.denied == {OPTIONAL}
+
+
+def with_partials(service, emit):
+    """Settings of a learner that has them, and of encoders; and where they are."""
+    given, name = json.loads(service.read_text()), f"{MODEL}-{emit}"
+    given |= {"model": name, "input": f"{name}.input", "partials": {"size": 5}}
+    given |= {"learner": {"codes": False, "source": "partials"}, "encoders": {"emit": emit}}
+    path = service.with_name(f"{emit}.json")
+    path.write_text(json.dumps(given))
+    return Settings(**given), path
+
+
+@pytest.mark.parametrize("emit", ["partials", pytest.param("both", marks=pytest.mark.slow)])
+def test_who_learns_from_partials_and_who_makes_them(fortress, service, emit):
+    """Each has its own list, and no more: the learner does not see the tensors, encoders change no dictionary, and who
+    makes no codes may write none.
+    """
+    settings, path = with_partials(service, emit)
+    servers, topics = Connection(fortress.bootstrap_servers), settings.coded()
+    made(fortress, settings)
+    produce(servers, settings.topic, [(0, b"no tensor")])
+    with TensorProducer(fortress.bootstrap_servers, settings.topic) as producer:
+        producer.send_many(np.random.default_rng(0).random((5, 4, 3)))
+    cost = Cost(fortress)
+
+    def published():
+        return [Snapshot.from_bytes(r.value).version.t for r in read_committed(servers, topics.snapshots, 0)]
+
+    with granted(fortress, settings.rights()):
+        ran(lambda: published() == [0], path)
+    with granted(fortress, settings.encoder_rights()):
+        made_one = ran(lambda: len(list(read_committed(servers, topics.partials, 0))) == 1, path, command="encode")
+    with granted(fortress, settings.rights()):
+        ran(lambda: published() == [0, 1], path)
+    assert "stopped, 5 tensors coded" in made_one
+    assert len(list(read_dead_letters(fortress.bootstrap_servers, topics.dead_letters))) == 1
+    assert has_codes(fortress, 5 if emit == "both" else 0, topics)
+    assert cost.denied == {OPTIONAL}
+
+
+def test_without_the_right_to_write_partials(fortress, service):
+    """It is missed before anything is begun."""
+    settings, path = with_partials(service, "partials")
+    made(fortress, settings)
+    (lack,) = (one for one in settings.encoder_rights() if one.name == settings.coded().partials)
+    with granted(fortress, [one for one in settings.encoder_rights() if one != lack]):
+        done = CliRunner().invoke(main, ["encode", "--config", str(path)])
+
+    assert done.exit_code == 6
+    assert f"the broker denies us Write on topic {settings.coded().partials} (sums for the learner)" in done.stderr
 
 
 @pytest.mark.parametrize(

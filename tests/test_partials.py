@@ -391,7 +391,17 @@ def test_settings_of_many_workers():
     )
     assert ("Read", "weather.partials") in learner
     assert ("Read", "tensors") in encoder - learner
-    assert {("Write", "weather.partials"), ("Write", "weather.dead-letters")} <= encoder
+    assert {("Write", "weather.partials"), ("Write", "weather.dead-letters"), ("Write", "weather.codes")} <= encoder
+
+
+def test_who_makes_partials_alone_writes_no_codes():
+    """Nor need it be allowed to, nor be there a topic for them, as far as it is concerned."""
+    found = Settings(**FILE | {"encoders": {"emit": "partials"}})
+    written = {one.name for one in found.encoder_rights() if one.kind == "topic" and one.operation == "Write"}
+
+    assert written == {"weather.partials", "weather.dead-letters"}
+    assert "weather.codes" not in found.coded().outputs(3)
+    assert "weather.codes" in found.made().outputs(3)
 
 
 @pytest.mark.parametrize(

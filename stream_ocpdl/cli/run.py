@@ -113,7 +113,7 @@ def serve(
             prepare(connection, settings.made(), scripts)
     for warning in prepare(connection, topics, scripts):
         log.warning("%s", warning, extra={"topic": warning.topic})
-    check_rounds(connection, settings.coded(), plan.rounds)
+    check_rounds(connection, topics, plan.rounds)  # of the input it may know nothing: encoders look at that
     board.starting = "compiling the kernels"
     with Workers(settings.threads or processors()) as workers:
         with said_after(SILENT, "compiling the kernels, once on this machine: it takes a minute or two"):

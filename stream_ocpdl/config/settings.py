@@ -299,7 +299,8 @@ class Settings(Section):
         """
         topics, other = replace(self.topics(), input=self.topic), self.encoders.input
         used = {topics.journal, topics.snapshots}
-        own = {topics.codes} if topics.partials is None else {topics.codes, topics.partials, topics.dead_letters}
+        own = {topics.codes} if self.encoders.emit != "partials" else set()
+        own |= set() if topics.partials is None else {topics.partials, topics.dead_letters}
         if other is None or other == self.topic:
             return replace(topics, part=frozenset({*used, *own}))
         codes, letters = (f"{self.model}.{other}.{name}" for name in ("codes", "dead-letters"))

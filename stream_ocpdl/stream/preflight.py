@@ -245,7 +245,7 @@ def check_rounds(connection: Connection, topics: Topics, rounds: Rounds | None) 
     """Raise unless input and partials have a partition for each partial of a round."""
     if rounds is None or topics.partials is None:
         return
-    for name, found in describe(connection, [topics.input, topics.partials]).items():  # the input may be hidden from us
+    for name, found in describe(connection, sorted({topics.input, topics.partials})).items():
         if found.partitions != rounds.partials:
             raise ConfigError(
                 f"topic {name} has {found.partitions} partitions, and a round {rounds.partials} partials, one of each:"

@@ -39,11 +39,12 @@ def needed(
 
 def coding(group: str, topics: Topics) -> list[Permission]:
     """What an encoder needs, of this group and with its part of the topics."""
+    codes = Permission("Write", "topic", topics.codes, "its codes")
     letters = Permission("Write", "topic", topics.dead_letters, "what could not be coded")
     partials = topics.partials if topics.partials is not None and topics.uses(topics.partials) else None
     return [
         Permission("Read", "topic", topics.input, "it is coded"),
-        Permission("Write", "topic", topics.codes, "its codes"),
+        *([codes] if topics.uses(topics.codes) else []),
         *([Permission("Write", "topic", partials, "sums for the learner")] if partials is not None else []),
         *([letters] if topics.uses(topics.dead_letters) else []),
         Permission("Read", "topic", topics.snapshots, "the dictionaries"),
