@@ -219,18 +219,24 @@ def check(connection: Connection, topic: str, tau: int, first: int, steps: int) 
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """Loss against the delay, through the broker (lines) and in memory (crosses)."""
+    """What a delay costs, through the broker (lines) and in memory (crosses)."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     ax = figure.subplots()
     for k, (radius, first) in enumerate(CASES):
-        mine = [row for row in rows if (row["radius"], row["first"]) == (str(radius), first)]
-        label = f"c′ {radius}, {first} synchronous round{'s' if first > 1 else ''} at first"
+        mine = [row for row in rows if (row["radius"], row["first"], row["tau"] > 0) == (str(radius), first, True)]
+        label = (
+            f"c′ {'none' if radius is None else radius}, {first} synchronous round{'s' if first > 1 else ''} at first"
+        )
         tau, style = [row["tau"] for row in mine], "--" if radius is None else "-"
-        ax.plot(tau, [row["loss"] for row in mine], f"C{k}{style}", marker="o", mfc="none", label=label)
-        ax.plot(tau, [row["memory"] for row in mine], f"C{k}x", label="the same in memory")
-    ax.set(xlabel="delay τ in steps", xscale="symlog", yscale="log", ylabel="held-out loss, relative to τ = 0")
-    ax.set(xticks=DELAYS, xticklabels=DELAYS, xlim=(-0.2, 80))
+        ax.plot(tau, [row["loss"] - 1 for row in mine], f"C{k}{style}", marker="o", mfc="none", label=label)
+        ax.plot(tau, [row["memory"] - 1 for row in mine], f"C{k}x")
+    ax.plot([], [], "kx", label="the same in memory")
+    ax.set(
+        xlabel="delay τ in steps", xscale="log", yscale="log", ylabel="held-out loss beyond that of τ = 0, relatively"
+    )
+    ax.set(xticks=DELAYS[1:], xticklabels=DELAYS[1:])
+    ax.minorticks_off()
     ax.legend(fontsize=8)
     figure.savefig(path, dpi=120)
