@@ -11,16 +11,8 @@ import numpy as np
 from pictures import atoms, picture
 
 from stream_ocpdl import OnlineCPDL
+from stream_ocpdl.experiments.networks import ring
 from stream_ocpdl.samplers import Chain, Graph, Motif
-
-
-def small_world(nodes=200, near=3, share=0.1, seed=0):
-    """Edges of a ring in which a node knows those nearest to it; a share of them lead anywhere (Watts, Strogatz)."""
-    random = np.random.default_rng(seed)
-    edges = np.array([(u, (u + d) % nodes) for u in range(nodes) for d in range(1, near + 1)])
-    anywhere = random.random(len(edges)) < share
-    edges[anywhere, 1] = random.integers(0, nodes, anywhere.sum())
-    return edges
 
 
 def graph_of(path):
@@ -30,7 +22,7 @@ def graph_of(path):
     try:
         from networkx import karate_club_graph
     except ImportError:
-        return Graph.of(small_world()), "a ring with shortcuts"
+        return Graph.of(ring(200)), "a ring with shortcuts"
     return Graph.of(np.array(karate_club_graph().edges())), "the karate club"
 
 

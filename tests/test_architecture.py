@@ -35,7 +35,7 @@ LAYERS = [
     {"page.report"},
     {"ocpdl.blame", "ocpdl.baselines", "ocpdl.heldout", "ocpdl.shadows", "ocpdl.sums", "ocpdl.synthetic"},
     {"experiments.races", "experiments.records", "experiments.tensors"},
-    {"experiments.offline", "experiments.pictures"},
+    {"experiments.offline", "experiments.pictures", "experiments.markdown"},
     {"experiments.ncpd"},
     {"chains.window", "chains.streaming"},
     {
@@ -49,7 +49,7 @@ LAYERS = [
     },
     {"experiments.image", "experiments.text", "experiments.weather"},
     {"samplers.ising", "samplers.markov", "samplers.metropolis", "samplers.motif"},
-    {"samplers", "samplers.named"},
+    {"samplers", "samplers.named", "experiments.networks"},
     {"stream.messages.fields"},
     {"stream.messages.terms", "stream.messages.layout"},
     {
@@ -132,6 +132,7 @@ LAYERS = [
     {"page.routes"},
     {"observe.endpoints"},
     {"demonstration"},
+    {"experiments.motifs"},
     {"experiments.page", "experiments.through"},
     {"cli.options", "cli.spectacle"},
     {"cli.wiring"},

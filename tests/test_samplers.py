@@ -1,5 +1,6 @@
 """The samplers that we ship draw from what they say: compared with sums over all states, correlation paid for."""
 
+import gzip
 from itertools import islice, pairwise, product
 from math import sqrt
 
@@ -135,6 +136,13 @@ def test_graphs(tmp_path):
     (tmp_path / "edges.txt").write_text("a b\nc\n")
     with pytest.raises(DataError, match="line 2: an edge has two nodes"):
         Graph.read(tmp_path / "edges.txt")
+    packed = gzip.compress(b"anna bob\nbob cleo\ncleo anna\n")
+    (tmp_path / "edges.txt.gz").write_bytes(packed)
+    assert Graph.read(tmp_path / "edges.txt.gz").ends.tolist() == triangle.ends.tolist()
+    for damaged in (packed[:-9], b"no gzip", packed[:12] + b"\xff" * 20):
+        (tmp_path / "edges.txt.gz").write_bytes(damaged)
+        with pytest.raises(DataError, match="damaged"):
+            Graph.read(tmp_path / "edges.txt.gz")
     (tmp_path / "edges.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match="no text"):
         Graph.read(tmp_path / "edges.txt")

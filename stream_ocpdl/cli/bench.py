@@ -10,6 +10,7 @@ import click
 from stream_ocpdl.errors import OcpdlError
 from stream_ocpdl.experiments import image as painting
 from stream_ocpdl.experiments import ncpd, pictures
+from stream_ocpdl.experiments import networks as graphs
 from stream_ocpdl.experiments import text as topics
 from stream_ocpdl.experiments import weather as days
 from stream_ocpdl.experiments.page import write
@@ -67,9 +68,7 @@ def paper(
 
     Example: stream-ocpdl bench paper --quick
     """
-    data = folder(data)
-    if out is not None:
-        pictures.figure_of(1, 1)  # now, and not when all is over
+    data = ready(data, out)
     cases = [ncpd.run(name, data, quick, repeats, progress) for name in only or tuple(ncpd.LENGTHS)]
     command = spelled("paper", [("--data", data), ("--quick", quick), ("--only", only), ("--repeats", repeats)])
     found = document("paper", command, quick, cases=cases)
@@ -119,9 +118,7 @@ def weather(data: Path | None, quick: bool, out: Path | None, as_json: bool) -> 
 
     Example: stream-ocpdl bench weather --quick
     """
-    data = folder(data)
-    if out is not None:
-        pictures.figure_of(1, 1)
+    data = ready(data, out)
     found = days.run(data, quick, progress)
     if out is not None:
         shown = [
@@ -130,8 +127,7 @@ def weather(data: Path | None, quick: bool, out: Path | None, as_json: bool) -> 
             for name in days.GROUPINGS
         ]
         pictures.curves(shown, days.MEASURES, out / "weather.png")
-    command = spelled("weather", [("--data", data), ("--quick", quick)])
-    tell(document("weather", command, quick, **found.body), out, as_json, lambda: "\n".join(of_days(found.body)))
+    finish("weather", data, quick, out, as_json, found.body, of_days)
 
 
 def of_days(body: dict[str, Any]) -> list[str]:
@@ -153,14 +149,11 @@ def text(data: Path | None, quick: bool, out: Path | None, as_json: bool) -> Non
 
     Example: stream-ocpdl bench text --quick
     """
-    data = folder(data)
-    if out is not None:
-        pictures.figure_of(1, 1)
+    data = ready(data, out)
     body, activity = topics.run(data, quick, progress)
     if out is not None:
         pictures.activities([" ".join(row["words"][:4]) for row in body["rows"]], activity, out / "text.png")
-    command = spelled("text", [("--data", data), ("--quick", quick)])
-    tell(document("text", command, quick, **body), out, as_json, lambda: "\n".join(of_topics(body)))
+    finish("text", data, quick, out, as_json, body, of_topics)
 
 
 def of_topics(body: dict[str, Any]) -> list[str]:
@@ -169,6 +162,46 @@ def of_topics(body: dict[str, Any]) -> list[str]:
         f"{body['source']}, {' × '.join(map(str, body['shape']))}; {body['steps']} steps of {body['batch']} tensors",
         f"{'peak':12}{'share':>6}{'spread':>8}  words",
         *(f"{r['peak']:12}{r['peak_share']:6.2f}{r['spread']:8.1f}  {' '.join(r['words'])}" for r in body["rows"]),
+    ]
+
+
+@bench.command()
+@with_data
+def networks(data: Path | None, quick: bool, out: Path | None, as_json: bool) -> None:
+    """Learn motifs of graphs: patches of the adjacency matrix along chains of nodes, and each graph by the others'.
+
+    Example: stream-ocpdl bench networks --quick
+    """
+    data = ready(data, out)
+    found = graphs.run(data, quick, progress)
+    if out is not None:
+        names = [row["graph"] for row in found.body["graphs"]]
+        pictures.motifs(list(graphs.SETTINGS), names, list(found.atoms.values()), out / "networks.png")
+    finish("networks", data, quick, out, as_json, found.body, of_graphs)
+
+
+def of_graphs(body: dict[str, Any]) -> list[str]:
+    """Motifs for people."""
+    names = [row["graph"] for row in body["graphs"]]
+    return [
+        f"chains of {body['k']} nodes, {body['rank']} atoms, {body['steps']} steps of {body['batch']} patches,"
+        f" {body['repeats']} runs",
+        *(
+            f"{r['graph']} ({r['source']}): {r['nodes']} nodes, {r['edges']} edges; {r['differ']:.1f} of a chain"
+            f" differ, {r['off_chain']:.1%} edges off it, {r['even']:.1%} evenly apart, gathered on {r['gathered']:.0f}"
+            f" nodes; the mean patch misses {r['mean']['error']:.4f} ± {r['mean']['deviation']:.4f}"
+            for r in body["graphs"]
+        ),
+        f"{'graph':16}{'':14}{'setting':20}  held-out error",
+        *(
+            f"{r['graph']:16}{r['shaping']:14}{r['setting']:20}  {r['error']:.4f} ± {r['deviation']:.4f}"
+            for r in body["rows"]
+        ),
+        f"{'dictionary of / patches of':28}{''.join(f'{name:>14}' for name in names)}",
+        *(
+            f"{name:28}{''.join(f'{error:14.4f}' for error in row)}"
+            for name, row in zip(names, body["crossed"], strict=True)
+        ),
     ]
 
 
@@ -233,6 +266,27 @@ def shaped(row: dict[str, Any]) -> str:
     whole = f"  {row['picture']:.4f}" if "picture" in row else ""
     error = f"{row['error']:.4f} ± {row['deviation']:.4f}"
     return f"{row['shaping']:12}  {row['setting']:20}{row['steps']:6}  {error}{whole}"
+
+
+def ready(data: Path | None, out: Path | None) -> Path | None:
+    """The folder of data; what is missing, also to draw pictures, is said now, and not when all is over."""
+    if out is not None:
+        pictures.figure_of(1, 1)
+    return folder(data)
+
+
+def finish(
+    name: str,
+    data: Path | None,
+    quick: bool,
+    out: Path | None,
+    as_json: bool,
+    body: dict[str, Any],
+    page: Callable[[dict[str, Any]], list[str]],
+) -> None:
+    """Keep and print an experiment that has no options but those of every one."""
+    command = spelled(name, [("--data", data), ("--quick", quick)])
+    tell(document(name, command, quick, **body), out, as_json, lambda: "\n".join(page(body)))
 
 
 def progress(text: str) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from stream_ocpdl.errors import ConfigError
-from stream_ocpdl.experiments import image, ncpd, text, weather
+from stream_ocpdl.experiments import image, motifs, ncpd, text, weather
+from stream_ocpdl.experiments.markdown import place, shown, table
 from stream_ocpdl.experiments.races import NEAR, Curve, Mark, compare
 from stream_ocpdl.experiments.records import Document, kept
 
@@ -19,6 +20,7 @@ PICTURES = {
     "image": ("image-atoms.png", "image-restored.jpg"),
     "weather": ("weather.png",),
     "text": ("text.png",),
+    "networks": ("networks.png",),
 }
 
 INTRODUCTION = """\
@@ -118,6 +120,8 @@ def write(results: Path, out: Path) -> list[str]:
         parts += of_days(found["weather"], results)
     if "text" in found:
         parts += of_topics(found["text"], results)
+    if "networks" in found:
+        parts += motifs.section(found["networks"], results)
     try:
         (out.parent / "pictures").mkdir(parents=True, exist_ok=True)
         for name in found:
@@ -129,20 +133,6 @@ def write(results: Path, out: Path) -> list[str]:
     return list(found)
 
 
-def place(file: str) -> str:
-    """The name of a picture among those of all pages.
-
-    >>> place("paper.png"), place("image-atoms.png")
-    ('paper-races.png', 'paper-image-atoms.png')
-    """
-    return "paper-races.png" if file == "paper.png" else f"paper-{file}"
-
-
-def shown(results: Path, file: str, what: str) -> list[str]:
-    """A picture, if it was drawn."""
-    return [f"![{what}](pictures/{place(file)})\n"] if (results / file).exists() else []
-
-
 def conditions(found: dict[str, Document]) -> str:
     """Each command, and on what it ran."""
     rows = []
@@ -152,12 +142,6 @@ def conditions(found: dict[str, Document]) -> str:
         command = f"`{document['command']}`" + (" (a quick look, not figures)" if document["quick"] else "")
         rows.append([command, machine, cores, ", ".join(f"{name} {version}" for name, version in under.items())])
     return table(["command", "CPU", "cores used", "versions"], rows)
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 # --- decomposition ---------------------------------------------------------------------------------------------------

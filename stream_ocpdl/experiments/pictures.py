@@ -91,11 +91,11 @@ def dictionaries(titles: Sequence[str], atoms: Sequence[Array], path: Path) -> N
     save(figure, path)
 
 
-def tiled(atoms: Array, columns: int = 6, gap: int = 2) -> Array:
-    """Patches beside and below one another on white."""
+def tiled(atoms: Array, columns: int = 6, gap: int = 2, fill: float = 1.0) -> Array:
+    """Patches beside and below one another, on white unless told."""
     count, height, width, colours = atoms.shape
     rows = -(-count // columns)
-    sheet = np.ones((rows * (height + gap) - gap, columns * (width + gap) - gap, colours))
+    sheet = np.full((rows * (height + gap) - gap, columns * (width + gap) - gap, colours), fill)
     for k, atom in enumerate(atoms):
         y, x = (k // columns) * (height + gap), (k % columns) * (width + gap)
         sheet[y : y + height, x : x + width] = atom / max(float(atom.max()), 1e-12)
@@ -125,6 +125,23 @@ def curves(rows: Sequence[tuple[str, Array]], measures: Sequence[str], path: Pat
             panel.set_title(name, fontsize=6, pad=2)
             panel.tick_params(labelsize=5)
     save(outer, path, dpi=62)
+
+
+def motifs(rows: Sequence[str], columns: Sequence[str], atoms: Sequence[Array], path: Path) -> None:
+    """Dictionaries of motifs (R, k, k), row by row, each atom brought to its own darkest."""
+    figure = figure_of(3.1 * len(columns), 3.2 * len(rows))
+    panels = np.atleast_2d(figure.subplots(len(rows), len(columns), squeeze=False))
+    for panel, these in zip(panels.flat, atoms, strict=True):
+        side = int(np.ceil(np.sqrt(len(these))))
+        sheet = np.round(15 * tiled(these[..., None], side, fill=0.45)[..., 0]) / 15  # few greys make a small file
+        panel.imshow(1.0 - sheet, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        panel.set(xticks=[], yticks=[])
+    for panel, name in zip(panels[0], columns, strict=True):
+        panel.set_title(name, fontsize=9)
+    for panel, name in zip(panels[:, 0], rows, strict=True):
+        panel.set_ylabel(name, fontsize=9)
+    figure.tight_layout()
+    save(figure, path)
 
 
 def activities(names: Sequence[str], activity: Array, path: Path) -> None:

@@ -13,6 +13,8 @@ Of a graph in several parts the largest is taken: no chain could leave it. On a 
 not leave its half, and is refused; the pivot then rests every other time, or it would go round in a period of two.
 """
 
+import gzip
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -127,11 +129,11 @@ class Graph:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """An edge list: two names a line, whatever comes after them; # and % begin a comment."""
+        """An edge list, gzipped or not: two names a line, whatever comes after them; # and % begin a comment."""
         numbers: dict[str, int] = {}
         edges = []
         try:
-            with path.open(encoding="utf-8") as lines:
+            with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
                 for number, line in enumerate(lines, start=1):
                     words = line.replace(",", " ").split()
                     if not words or words[0][0] in "#%":
@@ -139,6 +141,8 @@ class Graph:
                     if len(words) < 2:
                         raise DataError(f"{path}, line {number}: an edge has two nodes, not {line.strip()[:40]!r}")
                     edges.append([numbers.setdefault(word, len(numbers)) for word in words[:2]])
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise DataError(f"{path} is damaged: {error}") from error
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
         except UnicodeDecodeError as error:
