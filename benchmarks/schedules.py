@@ -7,7 +7,9 @@ import numpy as np
 
 from benchmarks.measure import FULL, Options, Row
 from stream_ocpdl import Balanced, Learner, PowerLaw, Problem
-from tests.test_synthetic import RANK, best_error, synthetic
+from stream_ocpdl.experiments.ncpd import RANK
+from stream_ocpdl.experiments.offline import least_error
+from stream_ocpdl.experiments.tensors import synthetic
 
 SCHEDULES = [
     PowerLaw(0.75),
@@ -28,8 +30,8 @@ RATIOS: dict[str, str] = {}
 def run(options: Options = FULL) -> list[Row]:
     """Median and worst excess in percent, over seeds, after so many steps."""
     seeds = 3 if options.quick else 10
-    X = synthetic()
-    best = best_error(X)
+    X = synthetic().X
+    best = least_error(synthetic(), RANK)
     print(f"excess over the best offline error {best:.5f}, in percent: median (worst) of {seeds} seeds")
     print(f"{'weights':34} {'(A3)':6}" + "".join(f"{f'{t} steps':>16}" for t in MARKS))
     rows: list[Row] = []

@@ -36,6 +36,8 @@ LAYERS = [
     {"ocpdl.blame", "ocpdl.baselines", "ocpdl.heldout", "ocpdl.shadows", "ocpdl.sums", "ocpdl.synthetic"},
     {"experiments.races", "experiments.records", "experiments.tensors"},
     {"experiments.offline", "experiments.pictures", "experiments.markdown"},
+    {"experiments.racers"},
+    {"experiments.authors"},
     {"experiments.ncpd"},
     {"chains.window", "chains.streaming"},
     {

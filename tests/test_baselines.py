@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from stream_ocpdl import ConfigError, DataError, Learner, Problem
+from stream_ocpdl.experiments.tensors import synthetic
 from stream_ocpdl.ocpdl import baselines
 from tests import paper
-from tests.test_synthetic import RANK, synthetic
+from tests.test_synthetic import RANK
 
 SHAPES = [(7,), (6, 5), (5, 4, 6), (3, 4, 2, 5)]
 
@@ -93,7 +94,7 @@ def test_they_reach_the_errors_of_tensorly(name, rounds, peer, seed):
     decomposition = pytest.importorskip("tensorly.decomposition", reason="TensorLy is in the extra `bench`")
     from tensorly.cp_tensor import CPTensor
 
-    X = np.ascontiguousarray(np.moveaxis(synthetic(), 0, -1))
+    X = np.ascontiguousarray(np.moveaxis(synthetic().X, 0, -1))
     start = baselines.start(X.shape, RANK, seed)
     error = getattr(baselines, name)(X, start, rounds).error
     given = CPTensor((np.ones(RANK), [U.copy() for U in start]))
@@ -106,7 +107,7 @@ def test_they_reach_the_errors_of_tensorly(name, rounds, peer, seed):
 
 def test_the_learner_is_a_way_to_a_decomposition():
     """`online` is a Learner on a seeded fifth of the last mode a step, then codes; its error is that of its factors."""
-    X = np.moveaxis(synthetic(), 0, -1)
+    X = np.moveaxis(synthetic().X, 0, -1)
     found = baselines.online(X, RANK, steps=30, seed=3)
     learner = Learner(Problem(shape=(100, 100), rank=RANK, batch_size=20, seed=3))
     for minibatch in islice(baselines.subsampled(X, seed=3), 30):

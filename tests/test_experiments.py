@@ -2,7 +2,7 @@
 
 import json
 import re
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from stream_ocpdl.cli import main
 from stream_ocpdl.errors import DataError
-from stream_ocpdl.experiments import image, ncpd, networks, offline, page, text, through, weather
+from stream_ocpdl.experiments import authors, image, ncpd, networks, offline, page, racers, text, through, weather
 from stream_ocpdl.experiments.races import Mark, at_times, compare
 from stream_ocpdl.experiments.records import spelled
 from stream_ocpdl.experiments.tensors import Entries, Whole, coordinates, documents, error_of, read, synthetic
@@ -119,6 +119,93 @@ def test_the_smallest_radius_is_too_small():
 
     assert rows["OCPDL, β = 1, c′ = 1"] > rows["OCPDL, β = 1, c′ = 1000"] + 0.02
     assert rows["OCPDL, β = 0.75, c′ = 1"] > rows[ncpd.OURS] + 0.02
+
+
+THEIRS = {
+    "utils/ocpdl.py": """
+import numpy as np
+class Online_CPDL:
+    def __init__(self, X, batch_size, n_components, alpha, beta):
+        self.shape = X.shape
+        self.ini_A, self.ini_B = 0.0, 0.0
+        self.loading = {f"U{i}": np.random.rand(X.shape[i], n_components) for i in range(X.ndim - 1)}
+    def step(self, X, A, B, loading, t, radius, beta):
+        print("they print")
+        assert X.shape[:-1] == self.shape[:-1]
+        return None, A, B, {name: np.asfortranarray(U * (1 + np.random.rand(*U.shape) / t)) for name, U in loading.items()}
+""",
+    "utils/BCD_DR.py": """
+import numpy as np
+class ALS_DR:
+    def __init__(self, X, n_components, alpha):
+        self.size = np.product(X.shape)
+    def ALS(self, iter, ini_loading, if_compute_recons_error):
+        return {name: 0.5**iter * U for name, U in ini_loading.items()} | {"other": None}
+""",
+}
+"""What a checkout of the authors' code has, as far as it is asked for."""
+
+
+@pytest.fixture
+def theirs(tmp_path):
+    """A checkout that learns nothing."""
+    (tmp_path / "utils").mkdir()
+    for file, code in THEIRS.items():
+        (tmp_path / file).write_text(code)
+    return tmp_path
+
+
+def test_the_authors_code_takes_part(theirs):
+    """Its steps are coded as ours are, its iterations go on from where they were, and the same numbers come twice; the
+    page names it, with no path.
+    """
+    arguments = ("paper", "--quick", "--only", "synthetic", "--repeats", 1, "--authors", theirs, "--json")
+    first, second = (invoke(*arguments) for _ in range(2))
+    found = json.loads(first.stdout)
+    (case,) = found["cases"]
+    rows = {row["contender"]: row for row in case["rows"]}
+
+    assert numbers(case) == numbers(json.loads(second.stdout)["cases"][0])
+    assert found["command"].endswith("--authors AUTHORS")
+    assert str(theirs) not in first.stdout
+    assert set(found["authors"]) == set(THEIRS)
+    assert "they print" not in first.output
+    named = {*map(ncpd.authors_name, ncpd.AUTHORS_RADII), ncpd.AUTHORS_ALS}
+    assert named <= {row["peer"] for row in case["against"]}
+    assert rows[ncpd.authors_name(1.0)]["steps"] == ncpd.QUICK.theirs
+    X, U = read(None, "synthetic", True)[0], start((30, 30, 30), ncpd.RANK, 0)
+    halved = [error_of(X, [0.5**k * V for V in U]) for k in (1, 2, 3)]
+    assert [error for _, _, error in rows[ncpd.AUTHORS_ALS]["curves"][0]] == pytest.approx(halved)
+
+
+def test_their_dictionary_is_judged_by_its_own_stream(theirs):
+    """Drawn and learned from the seed alone; errors are those with the optimal codes."""
+    X = synthetic(12, 5)
+    stream = authors.ocpdl(theirs, X, 3, 4, 1.0)
+    (_, first), (_, second) = islice(stream(7), 2)
+    curve = racers.online(X, stream, 2)(7, False)
+
+    assert [mark.error for mark in curve] == [racers.coded_error(X, first), racers.coded_error(X, second)]
+    assert not np.array_equal(first[0], second[0])
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (None, "has no utils/BCD_DR.py"),
+        ("import a_module_that_nobody_has", "needs a_module_that_nobody_has"),
+        ("def (", "cannot be read"),
+    ],
+)
+def test_what_is_no_checkout(theirs, damage, said):
+    """Is said in one line, before anything is run, with exit code 2."""
+    file = theirs / "utils" / "BCD_DR.py"
+    file.unlink() if damage is None else file.write_text(damage)
+    result = invoke("paper", "--quick", "--only", "synthetic", "--authors", theirs)
+
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr
+    assert "run 1" not in result.stderr
 
 
 @pytest.mark.parametrize(

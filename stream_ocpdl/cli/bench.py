@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from stream_ocpdl.errors import OcpdlError
+from stream_ocpdl.experiments import authors, ncpd, pictures
 from stream_ocpdl.experiments import image as painting
-from stream_ocpdl.experiments import ncpd, pictures
 from stream_ocpdl.experiments import networks as graphs
 from stream_ocpdl.experiments import text as topics
 from stream_ocpdl.experiments import weather as days
@@ -58,8 +58,21 @@ def with_data(command: F) -> F:
     "--only", multiple=True, type=click.Choice(list(ncpd.LENGTHS)), help="This tensor; repeatable. All without it."
 )
 @click.option("--repeats", type=click.IntRange(1), help="Runs of every contender, each with a seed of its own.")
+@click.option(
+    "--authors",
+    "theirs",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="A checkout of the authors' code, HanbaekLyu/OnlineCPDL, which then takes part; its modules are run.",
+)
 def paper(
-    data: Path | None, quick: bool, out: Path | None, as_json: bool, only: tuple[str, ...], repeats: int | None
+    data: Path | None,
+    quick: bool,
+    out: Path | None,
+    as_json: bool,
+    only: tuple[str, ...],
+    repeats: int | None,
+    theirs: Path | None,
 ) -> None:
     """Compare online learning with ALS, MU and TensorLy's HALS: error against CPU time on one thread.
 
@@ -69,11 +82,13 @@ def paper(
     Example: stream-ocpdl bench paper --quick
     """
     data = ready(data, out)
-    cases = [ncpd.run(name, data, quick, repeats, progress) for name in only or tuple(ncpd.LENGTHS)]
-    command = spelled("paper", [("--data", data), ("--quick", quick), ("--only", only), ("--repeats", repeats)])
-    found = document("paper", command, quick, cases=cases)
+    code = {} if theirs is None else {"authors": authors.told(authors.checkout(theirs))}
+    cases = [ncpd.run(name, data, quick, repeats, progress, theirs) for name in only or tuple(ncpd.LENGTHS)]
+    options = [("--data", data), ("--quick", quick), ("--only", only), ("--repeats", repeats), ("--authors", theirs)]
+    name = "paper" if theirs is None else "authors"  # kept beside one without them, which may have more cases
+    found = document(name, spelled("paper", options), quick, cases=cases, **code)
     if out is not None:
-        pictures.races(cases, out / "paper.png")
+        pictures.races(cases, out / f"{name}.png")
     tell(found, out, as_json, lambda: "\n".join(line for case in cases for line in lines(case)))
 
 

@@ -10,9 +10,10 @@ with loadings uniform in [0, 1], whatever the scale of the data is; ours by defa
 be meant, and is done here, is that c′ belongs to the radius. `printed` says which satisfy (A3), by either reading.
 
 **Offline** methods meet a sparse tensor by its entries, as ours does, and once more with all its cells, as the paper
-has them, where these are not too many (`offline.MOST`). They tell nothing before they end. A run of K iterations is
-timed as a whole, and an iteration is taken to cost a K-th of it; errors come from the same iterations made once more
-outside of the clock.
+has them, where these are not too many (`offline.MOST`).
+
+**The authors' code**, if there is a checkout of it, meets all cells. Its columns have norm at most one, which is
+another problem; `AUTHORS_RADII` are those of its radii that are tried.
 """
 
 import time
@@ -24,32 +25,44 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stream_ocpdl.experiments import offline
-from stream_ocpdl.experiments.races import Curve, Mark, compare, marks, one_thread, seconds, told
+from stream_ocpdl.experiments import authors, offline, racers
+from stream_ocpdl.experiments.racers import Race
+from stream_ocpdl.experiments.races import compare, told
 from stream_ocpdl.experiments.tensors import (
     DRAWN_AS_PAPER,
     DRAWN_DOCUMENTS,
     FILES,
+    Factors,
     Tensor,
     Whole,
     described,
-    error_of,
     read,
 )
-from stream_ocpdl.ocpdl.arrays import Array
 from stream_ocpdl.ocpdl.baselines import DRAWN, start
 from stream_ocpdl.ocpdl.constraints import NonnegativeBall
 from stream_ocpdl.ocpdl.learner import Learner
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.schedules import Verdict
-from stream_ocpdl.ocpdl.solvers import box_solver
 from stream_ocpdl.ocpdl.state import State
 
 RANK = 5
 BETAS, RADII = (0.75, 1.0), (1.0, 10.0, 100.0, 1000.0)
 OURS, ALS, MU, HALS = "OCPDL, our default", "ALS", "MU", "TensorLy HALS"
 ALS_WHOLE, MU_WHOLE = "ALS, all cells", "MU, all cells"
-PEERS = (ALS, MU, ALS_WHOLE, MU_WHOLE, HALS)
+AUTHORS_RADII = (1.0, 1000.0)
+AUTHORS_ALS = "authors' ALS"
+
+
+def authors_name(radius: float) -> str:
+    """The authors' code with this radius.
+
+    >>> authors_name(1.0)
+    "authors' OCPDL, β = 0.75, c′ = 1"
+    """
+    return f"authors' OCPDL, β = {authors.BETA:g}, c′ = {radius:g}"
+
+
+PEERS = (ALS, MU, ALS_WHOLE, MU_WHOLE, HALS, *map(authors_name, AUTHORS_RADII), AUTHORS_ALS)
 
 LOOSE = 1e3
 """The paper's norm bound M ≥ √R‖X‖^{1/3}, so many times: compact, as (A2) wants it, and never met."""
@@ -59,7 +72,8 @@ LOOSE = 1e3
 class Lengths:
     """How long a case runs: seeds, steps of online learning, iterations of offline methods.
 
-    `whole` is of those that go over all cells: none where the tensor is too large for them.
+    `whole` is of those that go over all cells: none where the tensor is too large for them; `theirs` of the authors'
+    online learning.
     """
 
     repeats: int
@@ -67,19 +81,20 @@ class Lengths:
     als: int
     mu: int
     whole: int
+    theirs: int
 
 
 LENGTHS = {
-    "synthetic": Lengths(10, 400, 150, 500, 120),
-    "20news": Lengths(5, 200, 150, 300, 15),
-    "headlines months": Lengths(3, 150, 150, 300, 4),
-    "headlines weeks": Lengths(3, 150, 80, 150, 0),
-    "twitter": Lengths(3, 80, 30, 50, 0),
+    "synthetic": Lengths(10, 400, 150, 500, 120, 200),
+    "20news": Lengths(5, 200, 150, 300, 15, 100),
+    "headlines months": Lengths(3, 150, 150, 300, 4, 30),
+    "headlines weeks": Lengths(3, 150, 80, 150, 0, 0),
+    "twitter": Lengths(3, 80, 30, 50, 0, 0),
 }
 KNOWN = (DRAWN_AS_PAPER, *(wanted.file or DRAWN_DOCUMENTS for wanted in FILES.values()))
 """The sources of all cases, where the data are there."""
 
-QUICK = Lengths(2, 12, 6, 12, 3)
+QUICK = Lengths(2, 12, 6, 12, 3, 4)
 
 
 @dataclass(frozen=True)
@@ -108,42 +123,47 @@ def printed(beta: float | None, radius: float | None) -> str:
     return "yes"
 
 
-Race = Callable[[int, bool], Curve]
-"""A seed, and whether it is only to warm up → the curve."""
-
-
-def contenders(data: Tensor, lengths: Lengths) -> dict[str, Race]:
-    """All who race, by name."""
-    found: dict[str, Race] = {OURS: _online(data, lengths.steps, "default", None)}
+def contenders(data: Tensor, lengths: Lengths, theirs: Path | None = None) -> dict[str, Race]:
+    """All who race, by name; `theirs` is a checkout of the authors' code."""
+    found: dict[str, Race] = {OURS: _online(data, lengths, "default", None)}
     for beta in BETAS:
         for c in RADII:
-            found[f"OCPDL, β = {beta:g}, c′ = {c:g}"] = _online(data, lengths.steps, beta, c)
-    found["OCPDL, β = None"] = _online(data, lengths.steps, 1.0, None)
-    found[ALS] = _offline(data, offline.als(data), lengths.als)
-    found[MU] = _offline(data, offline.mu(data), lengths.mu)
+            found[f"OCPDL, β = {beta:g}, c′ = {c:g}"] = _online(data, lengths, beta, c)
+    found["OCPDL, β = None"] = _online(data, lengths, 1.0, None)
+    found[ALS] = racers.offline(data, RANK, offline.als(data), lengths.als)
+    found[MU] = racers.offline(data, RANK, offline.mu(data), lengths.mu)
     if not lengths.whole or prod(data.shape) > offline.MOST:
         return found
     X = Whole(np.ascontiguousarray(data.whole()))
     if not isinstance(data, Whole):
-        found[ALS_WHOLE] = _offline(X, offline.als(X), lengths.whole)
-        found[MU_WHOLE] = _offline(X, offline.mu(X), lengths.whole)
-    return found | {HALS: _offline(X, offline.hals(X), lengths.whole)}
+        found[ALS_WHOLE] = racers.offline(X, RANK, offline.als(X), lengths.whole)
+        found[MU_WHOLE] = racers.offline(X, RANK, offline.mu(X), lengths.whole)
+    found[HALS] = racers.offline(X, RANK, offline.hals(X), lengths.whole)
+    return found if theirs is None else found | _theirs(theirs, data, X, lengths)
 
 
-def run(name: str, data: Path | None, quick: bool, repeats: int | None, say: Callable[[str], None]) -> dict[str, Any]:
+def _theirs(path: Path, data: Tensor, X: Whole, lengths: Lengths) -> dict[str, Race]:
+    """The authors' code; errors of its dictionaries are found as ours are."""
+    streams = {c: authors.ocpdl(path, X, RANK, batch_of(X), c) for c in AUTHORS_RADII}
+    found = {authors_name(c): racers.online(data, stream, lengths.theirs) for c, stream in streams.items()}
+    return found | {AUTHORS_ALS: racers.offline(X, RANK, authors.als(path, X), lengths.whole)}
+
+
+def run(
+    name: str,
+    data: Path | None,
+    quick: bool,
+    repeats: int | None,
+    say: Callable[[str], None],
+    theirs: Path | None = None,
+) -> dict[str, Any]:
     """One case: what the tensor is, a row for each contender, and where our default is above a peer."""
     tensor, source = read(data, name, quick)
     lengths = QUICK if quick else LENGTHS[name]
     count = repeats or lengths.repeats
-    racers = contenders(tensor, lengths)
-    runs: dict[str, list[Curve]] = {contender: [] for contender in racers}
-    with one_thread():
-        for race in racers.values():
-            race(count, True)
-        for seed in range(count):
-            for contender, race in racers.items():
-                runs[contender].append(race(seed, False))
-            say(f"{name}: run {seed + 1} of {count}")
+    runs = racers.in_turns(
+        contenders(tensor, lengths, theirs), count, lambda done: say(f"{name}: run {done} of {count}")
+    )
     best = min(mark.error for curves in runs.values() for curve in curves for mark in curve)
     return {
         "case": name,
@@ -169,8 +189,8 @@ def _a3(contender: str) -> str | None:
 # --- online ----------------------------------------------------------------------------------------------------------
 
 
-def _online(data: Tensor, steps: int, beta: float | Literal["default"], radius: float | None) -> Race:
-    b = max(1, round(DRAWN * data.shape[-1]))
+def _online(data: Tensor, lengths: Lengths, beta: float | Literal["default"], radius: float | None) -> Race:
+    b = batch_of(data)
 
     def learner(seed: int) -> Learner:
         shape = data.shape[:-1]
@@ -190,46 +210,18 @@ def _online(data: Tensor, steps: int, beta: float | Literal["default"], radius: 
         first = State.initial(problem)._replace(loadings=start(shape, RANK, seed), scale=scale)
         return Learner(problem, first, in_place=True)
 
-    def race(seed: int, warming: bool) -> Curve:
-        return list(_steps(data, learner(seed), b, seed, 3 if warming else steps))
-
-    return race
+    return racers.online(data, lambda seed: _steps(data, learner(seed), b, seed), lengths.steps)
 
 
-def _steps(data: Tensor, learner: Learner, b: int, seed: int, steps: int) -> Iterator[Mark]:
-    """Drawing and learning are timed; coding all slices is not."""
-    random, spent, due = np.random.default_rng([seed, 0x5AB5]), 0.0, set(marks(steps))
-    for t in range(1, steps + 1):
+def batch_of(data: Tensor) -> int:
+    """A fifth of the slices along the last mode."""
+    return max(1, round(DRAWN * data.shape[-1]))
+
+
+def _steps(data: Tensor, learner: Learner, b: int, seed: int) -> Iterator[tuple[float, Factors]]:
+    """Drawing and learning are timed."""
+    random = np.random.default_rng([seed, 0x5AB5])
+    while True:
         began = time.process_time()
         learner.step(data.minibatch(random.choice(data.shape[-1], b, replace=False)))
-        spent += time.process_time() - began
-        if t in due:
-            yield Mark(t, spent, coded_error(data, list(learner.state.loadings)))
-
-
-def coded_error(data: Tensor, loadings: list[Array]) -> float:
-    """The error of the whole tensor with the optimal nonnegative codes of its slices along the last mode."""
-    Q = np.ones((RANK, RANK))
-    for U in loadings:
-        Q = Q * (U.T @ U)
-    empty = np.zeros((data.shape[-1], loadings[0].shape[1]))
-    L = data.correlations([*loadings, empty], len(loadings))
-    H = np.asarray(box_solver(np.inf, 1e-10)(Q, L, empty).Y)
-    return error_of(data, [*loadings, H], L)
-
-
-# --- offline ---------------------------------------------------------------------------------------------------------
-
-
-def _offline(data: Tensor, iterate: offline.Iterate, iterations: int) -> Race:
-    def race(seed: int, warming: bool) -> Curve:
-        K = 2 if warming else iterations
-        factors = [U.copy() for U in start(data.shape, RANK, seed)]
-        each = seconds(lambda: iterate([U.copy() for U in factors], K)) / K
-        curve, before = [], 0
-        for k in marks(K):
-            factors, before = iterate(factors, k - before), k
-            curve.append(Mark(k, k * each, error_of(data, factors)))
-        return curve
-
-    return race
+        yield time.process_time() - began, learner.state.loadings

@@ -10,9 +10,10 @@ from typing import TypeAlias
 import numpy as np
 
 from stream_ocpdl.errors import ConfigError
-from stream_ocpdl.experiments.tensors import Factors, Tensor, Whole
+from stream_ocpdl.experiments.tensors import Factors, Tensor, Whole, error_of
 from stream_ocpdl.ocpdl import baselines
 from stream_ocpdl.ocpdl.arrays import Array
+from stream_ocpdl.ocpdl.baselines import start
 from stream_ocpdl.ocpdl.solvers import box_solver
 
 Iterate: TypeAlias = Callable[[list[Array], int], list[Array]]
@@ -49,20 +50,31 @@ def mu(data: Tensor) -> Iterate:
 
 
 def hals(data: Whole) -> Iterate:
-    """TensorLy's, which with tol = 0 neither stops nor computes errors."""
+    """TensorLy's best nonnegative decomposition."""
+    return tensorly(data, "non_negative_parafac_hals")
+
+
+def tensorly(data: Whole, name: str) -> Iterate:
+    """A decomposition of TensorLy, which with tol = 0 neither stops nor computes errors."""
     try:
+        from tensorly import decomposition
         from tensorly.cp_tensor import CPTensor
-        from tensorly.decomposition import non_negative_parafac_hals
     except ImportError:
         raise ConfigError("TensorLy is not installed: pip install 'stream-ocpdl[bench]'") from None
 
     def iterate(factors: list[Array], rounds: int) -> list[Array]:
         rank = factors[0].shape[1]
         start = CPTensor((np.ones(rank), [U.copy() for U in factors]))
-        found = non_negative_parafac_hals(data.X, rank, n_iter_max=rounds, init=start, tol=0)
+        found = getattr(decomposition, name)(data.X, rank, n_iter_max=rounds, init=start, tol=0)
         return [found.factors[0] * found.weights, *found.factors[1:]]
 
     return iterate
+
+
+def least_error(data: Tensor, rank: int, rounds: int = 150, seeds: int = 3) -> float:
+    """What ALS comes to in the end, the best of a few starts."""
+    iterate = als(data)
+    return min(error_of(data, iterate(list(start(data.shape, rank, seed)), rounds)) for seed in range(seeds))
 
 
 def _cycles(data: Tensor, given: Factors, rounds: int, update: Callable[[Array, Array, Array], Array]) -> list[Array]:

@@ -64,6 +64,14 @@ begin uniform in [0, 1] are far from the scale of the data. And with equal c′,
 β = 1 every time. Five atoms explain little of the texts, so that all errors there are near one.
 """
 
+AUTHORS = """\
+### The authors' code
+
+The same races once more, with the code that the authors published (HanbaekLyu/OnlineCPDL, by its path), which knows
+whole arrays only. Its steps draw a fifth of the slices with replacement. Its columns have norm at most one, loadings
+move by one projected gradient step a column, and codes by at most thirty sweeps; so its dictionaries are nearer to the
+start after as many steps, while all errors here are those with optimal codes. With c′ = 1000 its radius is never met."""
+
 PAINTING = """\
 ## Patches of a painting
 
@@ -111,9 +119,12 @@ def write(results: Path, out: Path) -> list[str]:
     found = {name: document for name in PICTURES if (document := kept(results, name)) is not None}
     if not found:
         raise ConfigError(f"there is nothing in {results}: stream-ocpdl bench paper --out {results} puts it there")
-    parts = [INTRODUCTION, conditions(found)]
+    theirs = kept(results, "authors")
+    parts = [INTRODUCTION, conditions([*found.values(), *([] if theirs is None else [theirs])])]
     if "paper" in found:
         parts += decomposition(found["paper"], results)
+    if theirs is not None:
+        parts += of_authors(theirs)
     if "image" in found:
         parts += painting(found["image"], results)
     if "weather" in found:
@@ -133,10 +144,10 @@ def write(results: Path, out: Path) -> list[str]:
     return list(found)
 
 
-def conditions(found: dict[str, Document]) -> str:
+def conditions(found: Sequence[Document]) -> str:
     """Each command, and on what it ran."""
     rows = []
-    for document in found.values():
+    for document in found:
         under = dict(document["conditions"])
         machine, cores = under.pop("cpu"), str(under.pop("cores"))
         command = f"`{document['command']}`" + (" (a quick look, not figures)" if document["quick"] else "")
@@ -229,6 +240,30 @@ def assumptions() -> list[str]:
         ("β = None", None, None),
     ]
     return [f"{name}: {ncpd.printed(beta, c)}." for name, beta, c in settings] + ["our default, t^−0.76: yes."]
+
+
+# --- the authors' code ------------------------------------------------------------------------------------------------
+
+
+def of_authors(document: Document) -> list[str]:
+    """What their code comes to beside ours, from a run of its own."""
+    cases, head = document["cases"], [case["case"] for case in document["cases"]]
+    theirs = {*map(ncpd.authors_name, ncpd.AUTHORS_RADII), ncpd.AUTHORS_ALS}
+    shown_ones = [ncpd.OURS, *(name for name in _names(cases) if name in (*ncpd.PEERS, *theirs))]
+    files = ", ".join(f"{file} {digest}" for file, digest in document["authors"].items())
+    each = [
+        row for row in _cells(cases, lambda row: f"{row['error']:.5f} ± {row['deviation']:.5f}") if row[0] in shown_ones
+    ]
+    took = [row for row in _cells(cases, lambda row: f"{row['ms'] / row['steps']:.2g}") if row[0] in shown_ones]
+    return [
+        AUTHORS + "\n",
+        f"Runs: {_runs(cases)}; their files begin with the SHA-256 {files}.\n",
+        table(["last error", *head], each),
+        "CPU ms of a step, or of an iteration:\n",
+        table(["", *head], took),
+        *(f"- {verdict(case)}" for case in cases),
+        "",
+    ]
 
 
 # --- painting --------------------------------------------------------------------------------------------------------

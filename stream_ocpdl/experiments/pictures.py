@@ -18,6 +18,8 @@ STYLES = {
     "ALS": {"color": "#0077b6", "lw": 1.6},
     "MU": {"color": "#2a9d8f", "lw": 1.6},
     "TensorLy HALS": {"color": "#000000", "lw": 1.2, "ls": (0, (5, 2))},
+    "authors' OCPDL": {"color": "#bc6c25", "lw": 1.4},
+    "authors' ALS": {"color": "#606c38", "lw": 1.4},
 }
 """By how a contender's name begins; the longest that fits."""
 

@@ -16,6 +16,10 @@ OTHERS = ("scikit-learn", "tensorly", "threadpoolctl")
 """Whose versions are told, where they are installed."""
 
 
+FOLDERS = {"--data": "DATA", "--authors": "AUTHORS"}
+"""What stands for a path."""
+
+
 def document(experiment: str, command: str, quick: bool, **body: Any) -> Document:
     """The figures of an experiment, with what they hold under."""
     held = {name: conditions()[name] for name in ("cpu", "python", "numpy", "numba")}
@@ -35,13 +39,15 @@ def spelled(name: str, options: Sequence[tuple[str, Any]]) -> str:
 
     >>> spelled("paper", [("--data", "/anywhere"), ("--quick", True), ("--repeats", None)])
     'stream-ocpdl bench paper --data DATA --quick'
+    >>> spelled("paper", [("--authors", "/their/code")])
+    'stream-ocpdl bench paper --authors AUTHORS'
     """
     words = ["stream-ocpdl", "bench", name]
     for option, value in options:
         if value is True:
             words.append(option)
-        elif option == "--data" and value is not None:
-            words += [option, "DATA"]
+        elif option in FOLDERS and value is not None:
+            words += [option, FOLDERS[option]]
         elif value not in (None, False, ()):
             for one in value if isinstance(value, tuple) else (value,):
                 words += [option, f"'{one}'" if " " in str(one) else str(one)]
