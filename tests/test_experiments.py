@@ -132,7 +132,8 @@ class Online_CPDL:
     def step(self, X, A, B, loading, t, radius, beta):
         print("they print")
         assert X.shape[:-1] == self.shape[:-1]
-        return None, A, B, {name: np.asfortranarray(U * (1 + np.random.rand(*U.shape) / t)) for name, U in loading.items()}
+        moved = {name: U * (1 + np.random.rand(*U.shape) / t) for name, U in loading.items()}
+        return None, A, B, {name: np.asfortranarray(U) for name, U in moved.items()}
 """,
     "utils/BCD_DR.py": """
 import numpy as np

@@ -26,15 +26,11 @@ def best_error(X, iterations=150):
     return min(errors)
 
 
-def test_the_offline_error_of_benchmarks_is_that_of_einsum():
-    """The starts are others and so are the formulas: what they come to in the end is the same."""
-    X = synthetic()
-
-    assert least_error(X, RANK) == pytest.approx(best_error(X.X), rel=1e-3)
-
-
 def test_online_learning_reaches_the_offline_error():
-    """Default settings, 100 steps: within 1 % of the best nonnegative error for at least 9 of 10 seeds."""
+    """Default settings, 100 steps: within 1 % of the best nonnegative error for at least 9 of 10 seeds.
+
+    What benchmarks take for the best is that, too, from other starts and by other formulas.
+    """
     X = synthetic().X
     best, within = best_error(X), 0
     for seed in range(10):
@@ -46,4 +42,5 @@ def test_online_learning_reaches_the_offline_error():
         within += error <= 1.01 * best
 
     assert best < 0.0745
+    assert least_error(synthetic(), RANK) == pytest.approx(best, rel=1e-3)
     assert within >= 9

@@ -57,7 +57,7 @@ def ocpdl(path: Path, data: Whole, rank: int, batch: int, radius: float) -> Stre
             t += 1
             with silence():
                 began = time.process_time()
-                drawn = X.take(indices=np.random.randint(X.shape[-1], size=batch), axis=-1)  # noqa: NPY002
+                drawn = X.take(np.random.randint(X.shape[-1], size=batch), axis=-1)  # noqa: NPY002
                 _, A, B, loading = model.step(drawn, A, B, loading, t, radius, beta=BETA)
                 took = time.process_time() - began
             yield took, _factors(loading, X.ndim - 1)

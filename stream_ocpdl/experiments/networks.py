@@ -237,7 +237,7 @@ def run(data: Path | None, quick: bool, say: Callable[[str], None]) -> Found:
         {"graph": name, "shaping": shaping, "setting": setting, **_spread(found)}
         for (name, shaping, setting), found in errors.items()
     ]
-    body = {"k": sizes.k, "rank": sizes.rank, "steps": sizes.steps, "batch": sizes.chains * sizes.each}
+    body: dict[str, Any] = {"k": sizes.k, "rank": sizes.rank, "steps": sizes.steps, "batch": sizes.chains * sizes.each}
     body |= {"repeats": sizes.repeats, "held": sizes.chains * sizes.held, "rows": rows}
     body["graphs"] = [{"graph": n, "source": graphs[n][1], **met[n], "mean": _spread(means[n])} for n in graphs]
     return Found(body | {"crossed": np.mean(crosses, axis=0).tolist()}, atoms)

@@ -29,7 +29,7 @@ INTRODUCTION = """\
 *Online nonnegative CP-dictionary learning for Markovian data* on this project's code, with the paper's data or what
 is nearest to them. This page is written by `stream-ocpdl bench page`, of what the commands below left behind.
 Errors are the same for the same seeds and data; times are those of one machine, which others used as well, and
-count by their ratios.
+count by their ratios. [Beside other software](peers.md) says what else there is, and what it has.
 """
 
 DECOMPOSITION = """\
@@ -70,7 +70,7 @@ AUTHORS = """\
 The same races once more, with the code that the authors published (HanbaekLyu/OnlineCPDL, by its path), which knows
 whole arrays only. Its steps draw a fifth of the slices with replacement. Its columns have norm at most one, loadings
 move by one projected gradient step a column, and codes by at most thirty sweeps; so its dictionaries are nearer to the
-start after as many steps, while all errors here are those with optimal codes. With c′ = 1000 its radius is never met."""
+start after as many steps. All errors here are those with optimal codes. With c′ = 1000 its radius is never met."""
 
 PAINTING = """\
 ## Patches of a painting
