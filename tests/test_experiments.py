@@ -177,6 +177,14 @@ def test_the_authors_code_takes_part(theirs):
     X, U = read(None, "synthetic", True)[0], start((30, 30, 30), ncpd.RANK, 0)
     halved = [error_of(X, [0.5**k * V for V in U]) for k in (1, 2, 3)]
     assert [error for _, _, error in rows[ncpd.AUTHORS_ALS]["curves"][0]] == pytest.approx(halved)
+    for name in ("authors", "text"):
+        one = found if name == "authors" else json.loads(invoke("text", "--quick", "--json").stdout)
+        (theirs / f"{name}.json").write_text(json.dumps(one))
+    assert invoke("page", "--results", theirs, "--out", theirs / "paper.md").exit_code == 0
+    told = (theirs / "paper.md").read_text()
+    assert f"| {ncpd.AUTHORS_ALS} | {rows[ncpd.AUTHORS_ALS]['error']:.5f} ± 0.00000 |" in told
+    assert found["command"] in told
+    assert str(theirs) not in told
 
 
 def test_their_dictionary_is_judged_by_its_own_stream(theirs):

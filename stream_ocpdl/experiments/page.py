@@ -257,7 +257,7 @@ def of_authors(document: Document) -> list[str]:
     took = [row for row in _cells(cases, lambda row: f"{row['ms'] / row['steps']:.2g}") if row[0] in shown_ones]
     return [
         AUTHORS + "\n",
-        f"Runs: {_runs(cases)}; their files begin with the SHA-256 {files}.\n",
+        f"Runs: {_runs(cases)}; of their files the SHA-256 begins so: {files}.\n",
         table(["last error", *head], each),
         "CPU ms of a step, or of an iteration:\n",
         table(["", *head], took),

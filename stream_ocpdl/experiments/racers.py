@@ -74,7 +74,8 @@ def offline(data: Tensor, rank: int, iterate: Iterate, iterations: int, at: Mark
         each = seconds(lambda: iterate([U.copy() for U in factors], K)) / K
         curve, before = [], 0
         for k in at(K):
-            factors, before = iterate([U.copy() for U in factors], k - before), k
+            found = iterate([U.copy() for U in factors], k - before)
+            factors, before = [np.ascontiguousarray(U) for U in found], k
             curve.append(Mark(k, k * each, error_of(data, factors)))
         return curve
 
