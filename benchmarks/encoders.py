@@ -5,7 +5,8 @@ the clock runs from a tenth of the stream to its end. One and two processes take
 
 Dictionaries that change: one encoder in this process, under load, with a new dictionary every tenth of a second. The
 time from the end of one batch of 16 to that of the next is compared with a run without changes: whatever else the
-machine does is in both.
+machine does is in both. `stall_ms` is the longest such time without that in which the thread that codes was ready, and
+others had the processors (Linux counts it): on a busy machine that is most of it.
 """
 
 import json
@@ -49,6 +50,7 @@ COLUMNS = {
     "ready_ms": ".2f",
     "p99_ms": ".1f",
     "longest_ms": ".1f",
+    "stall_ms": ".1f",
 }
 
 
@@ -167,6 +169,8 @@ class Clocked(EncoderBoard):
     def __init__(self, model: str) -> None:
         super().__init__(model, 1, f"{model}.snapshots")
         self.ends: list[float] = []
+        self.delays: list[float] = []
+        """Seconds that this thread has waited for a processor, at these times."""
         self.late = 0
         """Batches that were begun with an old dictionary after a new one was there, beyond the one in progress."""
         self.since = 0
@@ -176,6 +180,7 @@ class Clocked(EncoderBoard):
         """Note it."""
         super().coded(coded, seconds)
         self.ends.append(time.monotonic())
+        self.delays.append(1e-9 * int(Path("/proc/thread-self/schedstat").read_text().split()[1]))
         self.since += 1
         newest = self.newest()[0].version
         self.late += self.since > 1 and any(version != newest for version in coded.versions)
@@ -211,6 +216,7 @@ def swapping(connection: Connection, model: str, count: int, every: float) -> Ro
         Member(election, work.run, lambda: board.tensors >= count).run()
     over.set()
     pauses = 1000 * np.diff(board.ends)
+    stalls = pauses - 1000 * np.diff(board.delays)
     versions = codes_by_version(connection, topics.codes)
     print(
         json.dumps({"versions": len(versions), "codes": sum(versions), "late": board.late, "batches": len(board.ends)})
@@ -222,6 +228,7 @@ def swapping(connection: Connection, model: str, count: int, every: float) -> Ro
         "ready_ms": 1000 * newest.longest,
         "p99_ms": float(np.quantile(pauses, 0.99)),
         "longest_ms": float(pauses.max()),
+        "stall_ms": float(stalls.max()),
     }
 
 
