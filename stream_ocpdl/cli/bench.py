@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -9,15 +10,19 @@ import click
 
 from stream_ocpdl.errors import OcpdlError
 from stream_ocpdl.experiments import authors, ncpd, pictures
+from stream_ocpdl.experiments import clips as told_of_clips
 from stream_ocpdl.experiments import image as painting
 from stream_ocpdl.experiments import networks as graphs
 from stream_ocpdl.experiments import text as topics
+from stream_ocpdl.experiments import video as cortex
 from stream_ocpdl.experiments import weather as days
 from stream_ocpdl.experiments.page import write
 from stream_ocpdl.experiments.races import NEAR
 from stream_ocpdl.experiments.records import Document, document, keep, spelled
 from stream_ocpdl.experiments.tensors import folder
 from stream_ocpdl.experiments.through import reached, streamed
+from stream_ocpdl.sizing import status
+from stream_ocpdl.stream.messages import CHUNK
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -124,6 +129,38 @@ def image(
         titles = ["the picture", *found.restored]
         pictures.paintings(titles, [found.image, *found.restored.values()], out / "image-restored.jpg")
     tell(document("image", command, quick, **body), out, as_json, lambda: "\n".join(told(body)))
+
+
+@bench.command()
+@with_data
+@click.option("--clips", type=click.IntRange(1), help="How many clips are learned.")
+@click.option(
+    "--through-kafka",
+    "servers",
+    metavar="SERVERS",
+    help="Stream the first clips through this broker, too, and compare what the service learns with what is learned.",
+)
+def video(
+    data: Path | None, quick: bool, out: Path | None, as_json: bool, clips: int | None, servers: str | None
+) -> None:
+    """Learn clips of a video: atoms that are a picture and its course over time, at full resolution.
+
+    Clips of 50 frames of the paper's video take 92 MB each, the process below 4 GB, and a step some seconds. The data
+    may also be a video. With --through-kafka the service learns the first clips from a topic, in pieces.
+
+    Example: stream-ocpdl bench video --quick
+    """
+    if out is not None:
+        pictures.figure_of(1, 1)
+    if servers is not None:
+        reached(servers)
+    found = cortex.run(data, quick, clips, progress)
+    if out is not None:
+        pictures.beside_courses(found.pictures, found.courses, out / "video.jpg")
+    body = found.body | ({} if servers is None else {"kafka": first_clips(servers, data, quick, found)})
+    options = [("--data", data), ("--quick", quick), ("--clips", clips)]
+    command = spelled("video", [*options, ("--through-kafka", servers and "SERVERS")])
+    tell(document("video", command, quick, **body), out, as_json, lambda: "\n".join(told_of_clips.lines(body)))
 
 
 @bench.command()
@@ -257,6 +294,22 @@ def compared(servers: str, data: Path | None, quick: bool) -> list[dict[str, Any
         if not same:
             raise OcpdlError(f"{shaping}: what the service learned is not what the learner alone did")
     return rows
+
+
+def first_clips(servers: str, data: Path | None, quick: bool, found: cortex.Found) -> dict[str, Any]:
+    """The first clips by the service, as float32 and in pieces, each made when it is sent."""
+    sizes = cortex.QUICK if quick else cortex.FULL
+    frames, _ = cortex.frames_of(data, quick)
+    layout, problem = cortex.problem_of(frames, sizes)
+    count = min(cortex.STREAMED, found.body["clips"])
+    sent = cortex.clips_of(frames, cortex.starts(frames, sizes, found.body["clips"])[:count], sizes.length)
+    there = streamed(servers, layout, problem, sent, count)
+    progress(f"{count} clips through Kafka: {there.seconds:.1f} s")
+    if cortex.digest(there.loadings) != found.streamed:
+        raise OcpdlError("what the service learned of the clips is not what the learner alone did")
+    size = 4 * prod(layout.shape)
+    told = {"clips": count, "message_bytes": size, "pieces": -(-size // CHUNK), "seconds": there.seconds}
+    return told | {"same_bits": True, "peak_bytes": status("VmHWM")}
 
 
 def told(body: dict[str, Any]) -> list[str]:

@@ -158,6 +158,31 @@ def activities(names: Sequence[str], activity: Array, path: Path) -> None:
     save(figure, path)
 
 
+def beside_courses(atoms: Array, courses: Array, path: Path, columns: int = 5) -> None:
+    """Pictures (R, y, x, colour), each brought to its own brightest, and beside them their courses (R, time), in one
+    scale and downwards, as the paper draws them.
+    """
+    few = atoms[:, :: -(-atoms.shape[1] // 130), :: -(-atoms.shape[2] // 130)]
+    rows = -(-len(few) // columns)
+    figure = figure_of(9.6, 1.35 * rows + 0.3)
+    left, right = figure.subfigures(1, 2, width_ratios=(2.3, 1.0))
+    panels = np.atleast_1d(left.subplots(rows, columns, gridspec_kw=_CLOSE)).reshape(-1)
+    for k, panel in enumerate(panels):
+        panel.axis("off")
+        if k < len(few):
+            panel.imshow(few[k] / max(float(few[k].max()), 1e-12))
+            panel.set_title(str(k + 1), fontsize=7, pad=1)
+    panel = right.subplots(gridspec_kw={"left": 0.16, "right": 0.98, "top": 0.92, "bottom": 0.1})
+    panel.imshow(courses.T, aspect="auto", cmap="viridis", interpolation="nearest", vmin=0.0)
+    panel.set_xticks(range(len(courses)), [str(k + 1) for k in range(len(courses))], fontsize=6)
+    panel.set_ylabel("frame", fontsize=8)
+    panel.tick_params(labelsize=6)
+    save(figure, path, quality=85, dpi=100)
+
+
+_CLOSE = {"left": 0.01, "right": 0.99, "top": 0.95, "bottom": 0.01, "wspace": 0.04, "hspace": 0.14}
+
+
 def save(figure: Any, path: Path, quality: int | None = None, dpi: int = 85) -> None:
     """Write it; a photograph with so much quality."""
     try:

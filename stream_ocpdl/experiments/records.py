@@ -12,7 +12,7 @@ from stream_ocpdl.machine import processors
 
 Document = dict[str, Any]
 
-OTHERS = ("scikit-learn", "tensorly", "threadpoolctl")
+OTHERS = ("scikit-learn", "tensorly", "threadpoolctl", "av")
 """Whose versions are told, where they are installed."""
 
 

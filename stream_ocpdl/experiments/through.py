@@ -40,16 +40,21 @@ def reached(servers: str) -> Connection:
     return connection
 
 
-def streamed(servers: str, layout: Layout, problem: Problem, minibatches: Iterable[BigArray]) -> Streamed:
-    """Send all tensors to a topic with one partition, so that they are learned in their order; topics are removed."""
+def streamed(
+    servers: str, layout: Layout, problem: Problem, minibatches: Iterable[BigArray], count: int | None = None
+) -> Streamed:
+    """Send all tensors to a topic with one partition, so that they are learned in their order; topics are removed.
+
+    Who says how many tensors there are may make them when they are sent: no more of them are kept here.
+    """
     connection, model = reached(servers), f"bench-{uuid.uuid4().hex[:8]}"
     topics = Topics.of(model, f"{model}.tensors")
     made: dict[str, tuple[int, dict[str, str]]] = {topics.input: (1, {}), **topics.outputs(1)}
-    sent = list(minibatches)
+    sent = list(minibatches) if count is None else minibatches
+    count = sum(map(len, sent)) if count is None else count
     plan = Plan(model, problem, Batching(problem.batch_size), topic=topics.input, layout=layout)
     create_topics(connection, made)
     try:
-        count = sum(map(len, sent))
         shown = Demonstration(connection, topics, plan, _each(sent), count, FAST, Board(model, 1))
         began = time.monotonic()
         shown.start()
