@@ -670,12 +670,12 @@ def test_a_page_of_quick_looks(tmp_path):
 def test_pictures_are_drawn(tmp_path):
     """Where Matplotlib is there."""
     pytest.importorskip("matplotlib")
-    for name in ("image", "weather", "text", "networks"):
+    for name in ("image", "video", "weather", "text", "networks"):
         assert invoke(name, "--quick", "--out", tmp_path).exit_code == 0
     assert invoke("paper", "--quick", "--only", "synthetic", "--out", tmp_path).exit_code == 0
 
     assert {path.name for path in tmp_path.iterdir()} == {
-        *("paper.json", "image.json", "weather.json", "text.json", "networks.json"),
+        *("paper.json", "image.json", "video.json", "weather.json", "text.json", "networks.json"),
         *(file for files in page.PICTURES.values() for file in files),
     }
 

@@ -145,7 +145,7 @@ def video(
 ) -> None:
     """Learn clips of a video: atoms that are a picture and its course over time, at full resolution.
 
-    Clips of 50 frames of the paper's video take 92 MB each, the process below 4 GB, and a step some seconds. The data
+    Clips of 50 frames of the paper's video take 92 MB each, the process below 5 GB, and a step some seconds. The data
     may also be a video. With --through-kafka the service learns the first clips from a topic, in pieces.
 
     Example: stream-ocpdl bench video --quick

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stream_ocpdl.errors import ConfigError
-from stream_ocpdl.experiments import image, motifs, ncpd, text, weather
+from stream_ocpdl.experiments import clips, image, motifs, ncpd, text, weather
 from stream_ocpdl.experiments.markdown import place, shown, table
 from stream_ocpdl.experiments.races import NEAR, Curve, Mark, compare
 from stream_ocpdl.experiments.records import Document, kept
@@ -18,6 +18,7 @@ from stream_ocpdl.experiments.records import Document, kept
 PICTURES = {
     "paper": ("paper.png",),
     "image": ("image-atoms.png", "image-restored.jpg"),
+    "video": ("video.jpg",),
     "weather": ("weather.png",),
     "text": ("text.png",),
     "networks": ("networks.png",),
@@ -129,6 +130,8 @@ def write(results: Path, out: Path) -> list[str]:
         parts += of_authors(theirs)
     if "image" in found:
         parts += painting(found["image"], results)
+    if "video" in found:
+        parts += clips.section(found["video"], results)
     if "weather" in found:
         parts += of_days(found["weather"], results)
     if "text" in found:

@@ -229,7 +229,8 @@ def by_use(H: Array, loadings: Sequence[Array]) -> tuple[Any, Array]:
 def row(picture: Array, course: Array, share: float) -> dict[str, float]:
     """An atom in numbers: its share, how much of the picture its red is about, and how much of the time its course is.
 
-    Red is what is active: a ground without activity has none. Both are 1/Σp² of shares p, one if all are the same.
+    Red is what is active: a ground at rest has hardly any, and that all over. Both are 1/Σp² of shares p, which is one
+    if all are the same.
     """
     return {"share": float(share), "area": spread(picture[..., 0]), "time": spread(course)}
 
