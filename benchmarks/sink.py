@@ -125,6 +125,7 @@ def contenders() -> Iterator[Contender]:
     if find_spec("emcee") is None:
         print("emcee is not installed, and not measured")
     else:
+        yield Contender("emcee, 32 walkers, lynxes and hares", 32, predators(), np.exp)
         yield Contender("emcee, 32 walkers, a curve through 2000 points", 32, ensemble(2000, repeat=8), np.exp)
         yield Contender("emcee, 32 walkers, a curve through 400 points", 32, ensemble(400), np.exp)
         yield Contender("emcee, 32 walkers, vectorised", 32, ensemble(400, vectorise=True), np.exp)
@@ -148,10 +149,34 @@ def eight_schools() -> Sample:
     return sample
 
 
+def predators() -> Sample:
+    """emcee on the rates of Lotka and Volterra, given twenty years of two kinds of animals: each draw solves them."""
+    rates, years = np.array([0.55, 0.028, 0.8, 0.024]), 20
+    seen = np.array(populations(rates, years)) * np.exp(0.1 * np.random.default_rng(0).standard_normal((years, 2)))
+
+    def density(place: Any) -> float:
+        found = np.array(populations(np.exp(place), years))
+        good = np.isfinite(found).all() and found.min() > 0
+        return float(-50.0 * np.sum(np.log(found / seen) ** 2)) if good else -np.inf
+
+    return sampled(density, np.log(rates), 0.01)
+
+
+def populations(rates: np.ndarray, years: int) -> list[tuple[float, float]]:
+    """Of prey and predators, year after year: dx = (a − by) x, dy = (dx − c) y, by Heun's steps, fifty a year."""
+    a, b, c, d = map(float, rates)
+    x, y, h, found = 30.0, 5.0, 0.02, []
+    for _ in range(years):
+        for _ in range(50):
+            u, v = (a - b * y) * x, (d * x - c) * y
+            p, q = x + h * u, y + h * v
+            x, y = x + h / 2 * (u + (a - b * q) * p), y + h / 2 * (v + (d * p - c) * q)
+        found.append((x, y))
+    return found
+
+
 def ensemble(points: int, repeat: int = 1, vectorise: bool = False) -> Sample:
     """emcee on a polynomial of degree four through so many points, its likelihood asked for several times."""
-    import emcee
-
     random = np.random.default_rng(0)
     x = np.linspace(0, 1, points)
     y, basis = np.sin(3 * x) + 0.1 * random.standard_normal(points), np.stack([x**k for k in range(5)])
@@ -161,10 +186,19 @@ def ensemble(points: int, repeat: int = 1, vectorise: bool = False) -> Sample:
             found = -0.5 * np.sum((y - place @ basis) ** 2, axis=-1) / 0.1**2
         return found
 
+    return sampled(density, np.zeros(5), 0.1, vectorise)
+
+
+def sampled(density: Callable[[Any], Any], start: np.ndarray, apart: float, vectorise: bool = False) -> Sample:
+    """32 walkers that begin around a place, so far apart."""
+    import emcee
+
+    random = np.random.default_rng(0)
+
     def sample(each: int, sink: DrawSink | None) -> None:
         np.random.seed(1)  # noqa: NPY002  (emcee's own)
-        sampler = emcee.EnsembleSampler(32, 5, density, vectorize=vectorise)
-        states = sampler.sample(0.1 * random.standard_normal((32, 5)), iterations=each)
+        sampler = emcee.EnsembleSampler(32, len(start), density, vectorize=vectorise)
+        states = sampler.sample(start + apart * random.standard_normal((32, len(start))), iterations=each)
         for _ in states if sink is None else adapters.emcee(sink, states):
             pass
 

@@ -24,7 +24,7 @@ from stream_ocpdl.ocpdl.arrays import BigArray
 from stream_ocpdl.sinks.buffer import Buffer, Parcel
 from stream_ocpdl.stream.client import TensorProducer
 from stream_ocpdl.stream.drawing import SIGNED, Numbers, drawn
-from stream_ocpdl.stream.kafka import Connection, partitions_of_topic
+from stream_ocpdl.stream.kafka import Connection, Sent, partitions_of_topic
 from stream_ocpdl.stream.messages import Draft, Draw, Tensor, raw
 
 T = TypeVar("T")
@@ -265,7 +265,7 @@ class DrawSink:
                 self._failed, self._over = error, True
                 return
 
-    def _written(self, parcels: Iterable[Parcel[Drawn]], partitions: int) -> Iterator[tuple[bytes, bytes, int]]:
+    def _written(self, parcels: Iterable[Parcel[Drawn]], partitions: int) -> Iterator[Sent]:
         """The messages of draws, up to one that is negative."""
         for (drafts, chains, numbers, arrays), _, size in parcels:
             self._check(arrays)

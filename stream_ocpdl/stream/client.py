@@ -11,6 +11,7 @@ from stream_ocpdl.ocpdl.coordinates import as_sparse
 from stream_ocpdl.stream.assembly import whole
 from stream_ocpdl.stream.kafka import (
     Connection,
+    Sent,
     Writer,
     follow,
     offsets_at,
@@ -21,6 +22,9 @@ from stream_ocpdl.stream.kafka import (
 from stream_ocpdl.stream.messages import CHUNK, Code, DeadLetter, Draw, Headers, Record, Snapshot, Tensor, split
 
 T = TypeVar("T")
+
+TOGETHER = 1_000_000
+"""Bytes of messages that are handed to the client at once."""
 
 
 class TensorProducer:
@@ -87,14 +91,28 @@ class TensorProducer:
         """Queue a draw of a sampler, with its own key: draws of one chain stay in order."""
         self._send(draw.to_bytes(crc=self._checksums), draw.key, partition, ())
 
-    def send_written(self, messages: Iterable[tuple[bytes, bytes, int]]) -> None:
+    def send_written(self, messages: Iterable[Sent]) -> None:
         """Queue messages that are written already, each with its key and its partition."""
-        for value, key, partition in messages:
-            if len(value) > self._chunk:
-                self._write_pieces(value, key, partition, ())
-            elif not self._writer.put(self.topic, value, key, partition, 0.0 if self._at_once else self._timeout):
-                raise self._full()
+        some, size = list[Sent](), 0
+        try:
+            for message in messages:
+                if len(message[0]) > self._chunk:
+                    self._put(some)
+                    some, size = [], 0
+                    self._write_pieces(*message, ())
+                    continue
+                some.append(message)
+                size += len(message[0])
+                if size > TOGETHER:
+                    self._put(some)
+                    some, size = [], 0
+        finally:  # also those that came before one that could not be written
+            self._put(some)
         self._writer.heed()
+
+    def _put(self, messages: Sequence[Sent]) -> None:
+        if not self._writer.put_together(self.topic, messages, 0.0 if self._at_once else self._timeout):
+            raise self._full()
 
     def _send(self, value: bytes, key: bytes | None, partition: int, headers: Headers) -> None:
         if len(value) <= self._chunk:

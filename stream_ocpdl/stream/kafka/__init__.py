@@ -41,7 +41,7 @@ from stream_ocpdl.stream.kafka.reading import (
     watermarks,
 )
 from stream_ocpdl.stream.kafka.windows import Window, read_windows, stable_ends, windows
-from stream_ocpdl.stream.kafka.writing import Row, Transactions, Writer, produce
+from stream_ocpdl.stream.kafka.writing import Row, Sent, Transactions, Writer, produce
 
 __all__ = [
     "LARGEST",
@@ -52,6 +52,7 @@ __all__ = [
     "KafkaPartitions",
     "KafkaSource",
     "Row",
+    "Sent",
     "Tail",
     "Transactions",
     "Window",

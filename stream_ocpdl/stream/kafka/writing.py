@@ -2,11 +2,11 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain, pairwise
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from confluent_kafka import (
     KafkaError,
@@ -48,6 +48,9 @@ UNCLEAR = (KafkaError._INCONSISTENT, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 HEEDED = 64
 """Records between two looks at what became of those before: each lets other threads go first."""
 
+WAITING = 10_000
+"""So many records may wait in the client while others come together: far fewer than it takes."""
+
 PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 """What becomes of the records of a transaction that is aborted."""
 
@@ -65,6 +68,10 @@ class Row(NamedTuple):
     """Milliseconds since 1970; 0 for now."""
 
 
+Sent: TypeAlias = tuple[bytes, bytes | None, int]
+"""A value, its key, and its partition."""
+
+
 class Writer:
     """An idempotent producer with a bounded queue; each partition gets its records once and in order."""
 
@@ -79,6 +86,8 @@ class Writer:
         self._producer = Producer({"linger.ms": 5} | connection.alone() | rules, logger=client_log)
         self._patience = connection.patience
         self._failed: list[str] = []
+        self._room, self._queued = queue_bytes // 2, 0
+        """`_queued` bytes came since the client was last seen to have none."""
 
     def write(
         self, topic: str, value: bytes | None, key: bytes | None, partition: int, wait: float, headers: Headers = ()
@@ -92,6 +101,7 @@ class Writer:
     ) -> bool:
         """The same for one of many records, after which the client is heeded once."""
         deadline = None
+        self._queued += len(value or b"")
         while True:
             try:
                 if headers:
@@ -107,6 +117,26 @@ class Writer:
                 raise BrokerError(f"{topic} takes no such record: {error.args[0].str()}") from error
             else:
                 return True
+
+    def put_together(self, topic: str, records: Sequence[Sent], wait: float) -> bool:
+        """The same for several. Where there is room for certain, the interpreter is let go once and not for each: it
+        may be long until another thread gives it back. Where some might not fit they come one by one, and in order.
+        """
+        size = sum(len(value) for value, _, _ in records)
+        waiting = len(self._producer)
+        if waiting == 0:
+            self._queued = 0
+        if self._queued + size > self._room or waiting + len(records) > WAITING:
+            return all(self.put(topic, value, key, partition, wait) for value, key, partition in records)
+        self._queued += size
+        parts: dict[int, list[dict[str, Any]]] = {}
+        for value, key, partition in records:
+            parts.setdefault(partition, []).append({"value": value, "key": key})
+        for partition, messages in parts.items():  # a message's own partition would be ignored
+            if self._producer.produce_batch(topic, messages, partition, self._report) < len(messages):
+                error = next(message["_error"] for message in messages if "_error" in message)
+                raise BrokerError(f"{topic} takes no such record: {error}")
+        return True
 
     def heed(self) -> None:
         """Hear what became of records; raise if some were not delivered."""
