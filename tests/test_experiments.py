@@ -349,7 +349,7 @@ def test_clips_are_learned_twice_the_same():
     sizes, costs = video.QUICK, [found.body.pop("cost") for found in (first, second)]
 
     assert first.body == second.body
-    assert first.streamed == second.streamed
+    assert first.bits == second.bits
     assert np.array_equal(first.pictures, second.pictures)
     assert np.array_equal(first.courses, second.courses)
     assert first.pictures.shape == (sizes.rank, sizes.side, sizes.side, 3)

@@ -75,10 +75,10 @@ def summary(body: dict[str, Any]) -> str:
 
 
 def through(kafka: dict[str, Any]) -> str:
-    """What the service made of the first clips."""
+    """What the service made of the clips."""
     return (
         f"Streamed through Apache Kafka, a clip a message of {kafka['message_bytes'] / 1e6:.1f} MB in"
-        f" {kafka['pieces']} pieces, the service learns the first {kafka['clips']} with the same bits as without it, in"
+        f" {kafka['pieces']} pieces, the service learns all {kafka['clips']} with the same bits as without it, in"
         f" {kafka['seconds']:.0f} s{peak(kafka)}, the broker not counted."
     )
 

@@ -36,9 +36,6 @@ from stream_ocpdl.sizing import status
 VIDEO = "mouse_brain_activity.mp4"
 SPARSITY, RADIUS, TOLERANCE = 2.0, 1e5, 0.1
 
-STREAMED = 5
-"""Clips that go through a broker, which keeps them until the end: 92 MB each at full resolution."""
-
 Frames = Sequence[BigArray]
 """Pictures (H, W, 3) in bytes."""
 
@@ -145,8 +142,8 @@ class Found:
     body: dict[str, Any]
     pictures: Array
     courses: Array
-    streamed: str
-    """The digest of the loadings after as many clips as a broker is given."""
+    bits: str
+    """The digest of the last loadings."""
 
 
 def run(data: Path | None, quick: bool, clips: int | None, say: Callable[[str], None]) -> Found:
@@ -156,11 +153,10 @@ def run(data: Path | None, quick: bool, clips: int | None, say: Callable[[str], 
     count = clips or sizes.clips
     layout, problem = problem_of(frames, sizes)
     learner, began, cpu = Learner(problem, in_place=True), time.monotonic(), time.process_time()
-    errors, bits = [], ""
+    errors = []
     for t, clip in enumerate(clips_of(frames, starts(frames, sizes, count), sizes.length), 1):
         X = layout.fold(clip).astype(np.float32)
         errors.append(sqrt(learner.step(X).prequential_loss / energy(X)))
-        bits = digest(learner.state.loadings) if t == min(STREAMED, count) else bits
         if t % max(1, count // 20) == 0:
             say(f"clip {t} of {count}: error {errors[-1]:.4f} before it was learned, {time.monotonic() - began:.0f} s")
     cost = {"seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu}
@@ -181,7 +177,7 @@ def run(data: Path | None, quick: bool, clips: int | None, say: Callable[[str], 
         "rows": [row(*atom) for atom in zip(pictures, courses, shares[order], strict=True)],
         "cost": cost | {"peak_bytes": status("VmHWM")},
     }
-    return Found(body, pictures, courses, bits)
+    return Found(body, pictures, courses, digest((U, V)))
 
 
 def energy(X: BigArray) -> float:
