@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -25,6 +24,7 @@ import numpy as np
 
 from benchmarks.measure import FULL, Options, Row, table
 from benchmarks.staleness import BATCH, DELAYS, RANK, RIDGE, SHAPE, delayed, held_out, made_with, minibatches
+from benchmarks.workers import made
 from stream_ocpdl.cli.encode import EncoderWork
 from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.evidence import all_records
@@ -33,11 +33,10 @@ from stream_ocpdl.ocpdl.arrays import Array
 from stream_ocpdl.ocpdl.workers import SERIAL
 from stream_ocpdl.stream.assembly import whole
 from stream_ocpdl.stream.dictionaries import Dictionary
-from stream_ocpdl.stream.kafka import Connection, Election, await_topics, create_topics, delete_topics, produce
+from stream_ocpdl.stream.kafka import Connection, Election, delete_topics, produce
 from stream_ocpdl.stream.member import Member
 from stream_ocpdl.stream.messages import Partial, Tensor
 from stream_ocpdl.stream.newest import Newest, followed
-from stream_ocpdl.stream.preflight import Scripts, prepare
 from tests.broker.cluster import obtain
 
 KEYS = ("radius", "first", "tau")
@@ -114,7 +113,9 @@ class Held(Newest):
 
 def through(connection: Connection, radius: float | str | None, tau: int, first: int, steps: int, seed: int) -> float:
     """The loss of held-out tensors after so many rounds whose partials are of a dictionary τ steps old."""
-    settings = made(connection, radius, tau, first, seed)
+    problem = {"shape": list(SHAPE), "rank": RANK, "ridge": RIDGE, "radius": radius, "seed": seed}
+    partials = {"size": SIZE, "staleness": tau, "synchronous_first": first}
+    settings = made(connection, PARTITIONS, problem, partials, pace={"poll_timeout_ms": 2})
     topics, board = settings.coded(), EncoderBoard(settings.model, 1, settings.coded().snapshots)
 
     def done() -> int:
@@ -142,31 +143,6 @@ def through(connection: Connection, radius: float | str | None, tau: int, first:
         return float(dictionary.code(batch).losses.mean())
     finally:
         delete_topics(connection, [settings.topic, *settings.made().outputs(1)])
-
-
-def made(connection: Connection, radius: float | str | None, tau: int, first: int, seed: int) -> Settings:
-    """A model of which nothing is learned, with its topics."""
-    model = f"bench-{uuid.uuid4().hex[:6]}"
-    settings = Settings.model_validate(
-        {
-            "model": model,
-            "input": f"{model}.input",
-            "bootstrap_servers": connection.bootstrap_servers,
-            "problem": {"shape": list(SHAPE), "rank": RANK, "ridge": RIDGE, "radius": radius, "seed": seed},
-            "batching": {"size": BATCH},
-            "partials": {"size": SIZE, "staleness": tau, "synchronous_first": first},
-            "learner": {"codes": False, "source": "partials"},
-            "encoders": {"emit": "partials"},
-            "pace": {"poll_timeout_ms": 2},
-            "http": {"port": None},
-            "threads": 1,
-        }
-    )
-    wanted: dict[str, tuple[int, dict[str, str]]] = {settings.topic: (PARTITIONS, {})}
-    create_topics(connection, wanted)
-    await_topics(connection, wanted)
-    prepare(connection, settings.coded(), Scripts(""))
-    return settings
 
 
 def send(connection: Connection, topic: str, rounds: Sequence[Array]) -> None:

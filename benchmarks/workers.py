@@ -12,8 +12,10 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -72,7 +74,8 @@ def rounds(
     connection: Connection, shape: tuple[int, ...], rank: int, batch: int, workers: int, staleness: int, count: int = 60
 ) -> tuple[float, float]:
     """Tensors a second of so many workers, and the median of a round."""
-    settings = made(connection, shape, rank, batch, staleness)
+    problem, partials = {"shape": list(shape), "rank": rank}, {"size": batch, "staleness": staleness}
+    settings = made(connection, PARTITIONS, problem, partials)
     random = np.random.default_rng(0)
     values = [Tensor(random.random(shape)).to_bytes() for _ in range(64)]
     each = [(p, values[(k + p) % 64]) for k in range(count * batch) for p in range(PARTITIONS)]
@@ -94,24 +97,27 @@ def rounds(
     return (later[-1][1] - later[0][1]) / seconds, float(np.median(gaps))
 
 
-def made(connection: Connection, shape: tuple[int, ...], rank: int, batch: int, staleness: int) -> Settings:
-    """A model of which nothing is learned, with its topics."""
+def made(
+    connection: Connection, partitions: int, problem: Mapping[str, Any], partials: Mapping[str, Any], **others: Any
+) -> Settings:
+    """A model that learns from partials, and of which nothing is learned, with its topics."""
     model = f"bench-{uuid.uuid4().hex[:6]}"
     settings = Settings.model_validate(
         {
             "model": model,
             "input": f"{model}.input",
             "bootstrap_servers": connection.bootstrap_servers,
-            "problem": {"shape": list(shape), "rank": rank},
-            "batching": {"size": PARTITIONS * batch},
-            "partials": {"size": batch, "staleness": staleness},
+            "problem": problem,
+            "batching": {"size": partitions * partials["size"]},
+            "partials": partials,
             "learner": {"codes": False, "source": "partials"},
             "encoders": {"emit": "partials"},
             "http": {"port": None},
             "threads": 1,
         }
+        | others
     )
-    wanted: dict[str, tuple[int, dict[str, str]]] = {settings.topic: (PARTITIONS, {})}
+    wanted: dict[str, tuple[int, dict[str, str]]] = {settings.topic: (partitions, {})}
     create_topics(connection, wanted)
     await_topics(connection, wanted)
     prepare(connection, settings.coded(), Scripts(""))

@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from stream_ocpdl.errors import ConfigError, DataError
+from stream_ocpdl.errors import DataError
+from stream_ocpdl.experiments.tensors import medium
 from stream_ocpdl.ocpdl.aggregates import correlate, gram_of_atoms, reconstruction
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.constraints import NonnegativeColumns
@@ -80,12 +81,7 @@ FULL, QUICK = Sizes(), Sizes(6, 20, 10, 100, 1, 20)
 
 def picture(data: Path | None, quick: bool = False) -> tuple[BigArray, str]:
     """A picture (H, W, 3) in [0, 1], and what it is: an image, the painting of a folder, or a stand-in."""
-    found = None
-    if data is not None and not quick:
-        if not data.exists():
-            raise ConfigError(f"--data {data}: there is no such file or folder; without it a stand-in is drawn")
-        places = [data] if data.is_file() else [data / "media" / PAINTING, data / PAINTING]
-        found = next((path for path in places if path.exists()), None)
+    found = None if quick else medium(data, PAINTING)
     if found is None:
         return painted(96 if quick else 384).astype(np.float32), "a drawn picture"
     return (in_colour(found) / np.float32(255)).astype(np.float32), found.name

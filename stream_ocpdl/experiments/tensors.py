@@ -205,6 +205,16 @@ def coordinates(path: Path) -> Entries:
     return Entries(tuple(int(size) for size in shape), places, values)
 
 
+def medium(data: Path | None, name: str) -> Path | None:
+    """A file that is meant itself, or the one of this name in a folder of data; none where there is no such one."""
+    if data is None:
+        return None
+    if not data.exists():
+        raise ConfigError(f"--data {data}: there is no such file or folder; without it a stand-in is drawn")
+    places = [data] if data.is_file() else [data / "media" / name, data / name]
+    return next((path for path in places if path.exists()), None)
+
+
 def folder(data: Path | None) -> Path | None:
     """The folder of data, which must be there if it is named."""
     if data is not None and not data.is_dir():

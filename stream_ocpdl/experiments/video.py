@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from stream_ocpdl.errors import ConfigError, DataError
+from stream_ocpdl.experiments.tensors import medium
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.learner import Learner
 from stream_ocpdl.ocpdl.problem import Problem
@@ -56,12 +57,7 @@ FULL, QUICK = Sizes(), Sizes(16, 6, 12, 80, 32)
 
 def frames_of(data: Path | None, quick: bool = False) -> tuple[Frames, str]:
     """The frames, and what they are: a video, that of a folder, or a stand-in."""
-    found = None
-    if data is not None and not quick:
-        if not data.exists():
-            raise ConfigError(f"--data {data}: there is no such file or folder; without it a stand-in is drawn")
-        places = [data] if data.is_file() else [data / "media" / VIDEO, data / VIDEO]
-        found = next((path for path in places if path.exists()), None)
+    found = None if quick else medium(data, VIDEO)
     sizes = QUICK if quick else FULL
     if found is None:
         return drawn(sizes.frames, sizes.side), "a drawn video"
