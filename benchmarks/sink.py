@@ -1,9 +1,14 @@
-"""What a sink costs a sampler: the same run with it and without, in turns; also with the broker away for 10 s.
+"""What a sink costs a sampler: the same run with it and without, side by side; also with the broker away for 10 s.
 
-The sampler has one processor, which it shares with everything of the sink: its thread, the client's threads. The broker
-has another, for it stands in for one that is elsewhere. Wall is what a user waits for until the sampler is done; CPU is
-that of the process, which knows nothing of what others do on the machine. Ratios are of neighbouring runs. Afterwards
-the topic must have every draw, once and in the order of its chain.
+The two runs are two processes that take turns of half a second (benchmarks/stopping.py), with the same seeds and so the
+same draws. Where the broker is away, it is so for both: what its end and its start do to the machine is not the sink's.
+Wall is all that a user waits for, with opening and closing the sink, and CPU that of the process with all its threads;
+what opening and closing took has a column, since a run of hours pays it once. Ratios are with the sink to without,
+means over pairs of runs with their 95 % intervals (Student's). Afterwards the topic must have every draw, once and in
+the order of its chain.
+
+On one processor the sampler shares it with everything of the sink: its thread, the client's threads. The broker has
+another, for it stands in for one that is elsewhere. On all processors the broker is beside them.
 
 PyMC and emcee are measured where they are installed.
 """
@@ -15,93 +20,94 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from importlib.util import find_spec
-from typing import Any, NamedTuple
+from math import inf, sqrt
+from statistics import fmean, stdev
+from typing import NamedTuple
 
-import numpy as np
+from scipy.stats import t as student
 
-from benchmarks.measure import FULL, Options, Row, spread, table
+from benchmarks.measure import FULL, Options, Row, table
+from benchmarks.posteriors import Contender, contender, names
+from benchmarks.stopping import Took, Work, race
 from stream_ocpdl import DrawSink
-from stream_ocpdl.sinks import adapters
 from stream_ocpdl.stream import kafka
 from stream_ocpdl.stream.messages import Draw
 from tests.broker.cluster import Cluster
 
-KEYS = ("sampler", "broker")
+KEYS = ("sampler", "processors", "broker")
 RATIOS = {"wall": "lower", "cpu": "lower"}
 
 AWAY = 10.0
-"""Seconds for which the broker is away."""
+"""Seconds of the sampler's own time for which the broker is away."""
 
-Sample = Callable[[int, DrawSink | None], None]
+QUICK = ("emcee, 32 walkers, a curve through 400 points", "emcee, 32 walkers, vectorised")
+"""Their draws are too quick for five percent: they tell what a draw costs, on one processor, the broker there."""
+
+COLUMNS = {
+    "sampler": "",
+    "processors": "",
+    "broker": "",
+    "draws": "d",
+    "us_a_draw": ".1f",
+    "wall": ".3f",
+    "wall_from": ".3f",
+    "wall_to": ".3f",
+    "cpu": ".3f",
+    "cpu_from": ".3f",
+    "cpu_to": ".3f",
+    "us_more": ".2f",
+    "ends_ms": ".0f",
+    "complete": "",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Contender:
-    """A sampler: what it is, how many chains it has, how it makes so many draws of each, and its map to tensors."""
+class Pair(NamedTuple):
+    """Two runs at the same time."""
 
-    name: str
-    chains: int
-    sample: Sample
-    to_tensor: Callable[[Any], Any]
-
-
-class Took(NamedTuple):
-    """Seconds of a run."""
-
-    wall: float
-    cpu: float
+    without: Took
+    having: Took
+    ends: float
+    """Seconds of the second in which the sink was opened and closed."""
+    complete: bool
 
 
 def run(options: Options = FULL) -> list[Row]:
-    """Rows: sampler and broker, microseconds a draw, ratios with the sink to without."""
-    logging.disable(logging.WARNING)
-    warnings.filterwarnings("ignore")
-    lasting, turns, away = (0.5, 2, 1.0) if options.quick else (4.0, 5, AWAY)
+    """Rows: sampler, processors and broker, microseconds a draw, ratios with the sink to without."""
+    hush()
+    lasting, pairs, away = (1.0, 2, 1.0) if options.quick else (16.0, 4, AWAY)
     rows: list[Row] = []
-    with processors() as (ours, theirs), on(theirs):
-        cluster = Cluster.start()
-        with cluster, on(ours):
-            for contender in contenders():
-                each = draws_in(contender, lasting)
-                rows.append(compared(cluster, contender, each, turns))
-                each = draws_in(contender, 1.6 * away + 2.0)
-                rows.append(compared(cluster, contender, each, 1 if options.quick else 2, away, theirs))
-                table(rows[-2:], COLUMNS)
+    with divided() as (one, others, every):
+        for pinned in (True, False):
+            ours, theirs = (one, others) if pinned else (every, every)
+            with on(theirs), Cluster.start() as cluster:
+                for name in names():
+                    if pinned or name not in QUICK:
+                        for gone in (0.0,) if name in QUICK else (0.0, away):
+                            row = compared(cluster, name, lasting, pairs, ours, gone)
+                            rows.append({"processors": "one" if pinned else "all"} | row)
+                            table(rows[-1:], COLUMNS)
     print()
     table(rows, COLUMNS)
     return rows
 
 
-COLUMNS = {
-    "sampler": "",
-    "broker": "",
-    "draws": "d",
-    "us_a_draw": ".1f",
-    "wall": ".3f",
-    "least": ".3f",
-    "most": ".3f",
-    "cpu": ".3f",
-    "us_more": ".2f",
-    "complete": "",
-}
+def hush() -> None:
+    """A broker that goes away is not to be told of."""
+    logging.disable(logging.CRITICAL)
+    warnings.filterwarnings("ignore")
 
 
 @contextmanager
-def processors() -> Iterator[tuple[set[int], set[int]]]:
-    """One for the sampler, and the others for the broker; all for both where there is but one."""
+def divided() -> Iterator[tuple[set[int], set[int], set[int]]]:
+    """One processor, the others, and all; all three times where there is but one."""
     found = os.sched_getaffinity(0) if sys.platform == "linux" else set()
     if len(found) < 2:
         print("one processor for sampler and broker: the broker's time counts as the sink's")
-        yield found, found
+        yield found, found, found
     else:
-        ours = max(found)
-        print(f"the sampler and the sink's threads on processor {ours}, the broker on others")
-        yield {ours}, found - {ours}
-    if found:
+        yield {max(found)}, found - {max(found)}, found
         os.sched_setaffinity(0, found)
 
 
@@ -116,163 +122,119 @@ def on(processors: set[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def contenders() -> Iterator[Contender]:
-    """Those whose sampler is installed."""
-    if find_spec("pymc") is None:
-        print("PyMC is not installed, and not measured")
-    else:
-        yield Contender("PyMC, eight schools, 4 chains", 4, eight_schools(), lambda point: np.exp(point["z"]))
-    if find_spec("emcee") is None:
-        print("emcee is not installed, and not measured")
-    else:
-        yield Contender("emcee, 32 walkers, lynxes and hares", 32, predators(), np.exp)
-        yield Contender("emcee, 32 walkers, a curve through 2000 points", 32, ensemble(2000, repeat=8), np.exp)
-        yield Contender("emcee, 32 walkers, a curve through 400 points", 32, ensemble(400), np.exp)
-        yield Contender("emcee, 32 walkers, vectorised", 32, ensemble(400, vectorise=True), np.exp)
-
-
-def eight_schools() -> Sample:
-    """PyMC's NUTS on the eight schools, not centred; one chain after the other in this process."""
-    import pymc as pm
-
-    effects, errors = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
-    with pm.Model() as model:
-        mu, tau, z = pm.Normal("mu", 0, 5), pm.HalfCauchy("tau", 5), pm.Normal("z", 0, 1, shape=8)
-        pm.Normal("y", mu + tau * z, errors, observed=effects)
-
-    def sample(each: int, sink: DrawSink | None) -> None:
-        quiet = {"progressbar": False, "compute_convergence_checks": False, "return_inferencedata": False}
-        callback = None if sink is None else adapters.pymc(sink)
-        with model:
-            pm.sample(each, tune=200, chains=4, cores=1, random_seed=1, nuts_sampler="pymc", callback=callback, **quiet)
-
-    return sample
-
-
-def predators() -> Sample:
-    """emcee on the rates of Lotka and Volterra, given twenty years of two kinds of animals: each draw solves them."""
-    rates, years = np.array([0.55, 0.028, 0.8, 0.024]), 20
-    seen = np.array(populations(rates, years)) * np.exp(0.1 * np.random.default_rng(0).standard_normal((years, 2)))
-
-    def density(place: Any) -> float:
-        found = np.array(populations(np.exp(place), years))
-        good = np.isfinite(found).all() and found.min() > 0
-        return float(-50.0 * np.sum(np.log(found / seen) ** 2)) if good else -np.inf
-
-    return sampled(density, np.log(rates), 0.01)
-
-
-def populations(rates: np.ndarray, years: int) -> list[tuple[float, float]]:
-    """Of prey and predators, year after year: dx = (a − by) x, dy = (dx − c) y, by Heun's steps, fifty a year."""
-    a, b, c, d = map(float, rates)
-    x, y, h, found = 30.0, 5.0, 0.02, []
-    for _ in range(years):
-        for _ in range(50):
-            u, v = (a - b * y) * x, (d * x - c) * y
-            p, q = x + h * u, y + h * v
-            x, y = x + h / 2 * (u + (a - b * q) * p), y + h / 2 * (v + (d * p - c) * q)
-        found.append((x, y))
-    return found
-
-
-def ensemble(points: int, repeat: int = 1, vectorise: bool = False) -> Sample:
-    """emcee on a polynomial of degree four through so many points, its likelihood asked for several times."""
-    random = np.random.default_rng(0)
-    x = np.linspace(0, 1, points)
-    y, basis = np.sin(3 * x) + 0.1 * random.standard_normal(points), np.stack([x**k for k in range(5)])
-
-    def density(place: Any) -> Any:
-        for _ in range(repeat):
-            found = -0.5 * np.sum((y - place @ basis) ** 2, axis=-1) / 0.1**2
-        return found
-
-    return sampled(density, np.zeros(5), 0.1, vectorise)
-
-
-def sampled(density: Callable[[Any], Any], start: np.ndarray, apart: float, vectorise: bool = False) -> Sample:
-    """32 walkers that begin around a place, so far apart."""
-    import emcee
-
-    random = np.random.default_rng(0)
-
-    def sample(each: int, sink: DrawSink | None) -> None:
-        np.random.seed(1)  # noqa: NPY002  (emcee's own)
-        sampler = emcee.EnsembleSampler(32, len(start), density, vectorize=vectorise)
-        states = sampler.sample(start + apart * random.standard_normal((32, len(start))), iterations=each)
-        for _ in states if sink is None else adapters.emcee(sink, states):
-            pass
-
-    return sample
-
-
-def draws_in(contender: Contender, seconds: float) -> int:
-    """How many draws of each chain it makes in so many seconds of CPU: others may be on the machine."""
-    contender.sample(50, None)
-    few, many = timed(lambda: contender.sample(100, None)).cpu, timed(lambda: contender.sample(400, None)).cpu
-    return max(100, int(300 * seconds / max(many - few, 1e-3)))
-
-
-def timed(action: Callable[[], object]) -> Took:
-    """What an action took."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    action()
-    return Took(time.perf_counter() - wall, time.process_time() - cpu)
-
-
-def compared(
-    cluster: Cluster, contender: Contender, each: int, turns: int, away: float = 0.0, theirs: set[int] | None = None
-) -> Row:
-    """Runs in turns: without the sink, with it."""
-    without, having, complete = list[Took](), list[Took](), True
-    for _ in range(turns):
-        without.append(timed(lambda: contender.sample(each, None)))
-        took, good = sunk(cluster, contender, each, away, theirs or set())
-        having.append(took)
-        complete &= good
-    wall = spread(b.wall / a.wall for a, b in zip(without, having, strict=True))
-    cpu = spread(b.cpu / a.cpu for a, b in zip(without, having, strict=True))
-    draws = each * contender.chains
-    more = spread(1e6 * (b.wall - a.wall) / draws for a, b in zip(without, having, strict=True))[0]
+def compared(cluster: Cluster, name: str, lasting: float, pairs: int, processors: set[int], away: float = 0.0) -> Row:
+    """Pairs of runs that last so many seconds at least, and have a broker that goes away and comes back."""
+    with on(processors):
+        one = contender(name)
+        each = draws_in(one, max(lasting, 1.6 * away + 2.0))
+    found = [paired(cluster, one, each, processors, away, k % 2 == 1) for k in range(pairs)]
+    draws = each * one.chains
+    wall = interval([pair.having.wall / pair.without.wall for pair in found])
+    cpu = interval([pair.having.cpu / pair.without.cpu for pair in found])
     return {
-        "sampler": contender.name,
+        "sampler": name,
         "broker": f"away for {away:g} s" if away else "there",
         "draws": draws,
-        "us_a_draw": 1e6 * spread(took.wall for took in without)[0] / draws,
+        "us_a_draw": 1e6 * fmean(pair.without.wall for pair in found) / draws,
         "wall": wall[0],
-        "least": wall[1],
-        "most": wall[2],
+        "wall_from": wall[1],
+        "wall_to": wall[2],
         "cpu": cpu[0],
-        "us_more": more,
-        "complete": "yes" if complete else "NO",
+        "cpu_from": cpu[1],
+        "cpu_to": cpu[2],
+        "us_more": 1e6 * fmean(pair.having.cpu - pair.without.cpu for pair in found) / draws,
+        "ends_ms": 1e3 * fmean(pair.ends for pair in found),
+        "complete": "yes" if all(pair.complete for pair in found) else "NO",
     }
 
 
-def sunk(cluster: Cluster, contender: Contender, each: int, away: float, theirs: set[int]) -> tuple[Took, bool]:
-    """A run with the sink, without the time of opening and closing it; and whether the topic has all of it."""
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean, and where it is with 95 %, by Student's t; of one value nothing is known.
+
+    >>> [round(bound, 3) for bound in interval([1.0, 1.02, 0.98, 1.04])]
+    [1.01, 0.969, 1.051]
+    """
+    centre, count = fmean(values), len(values)
+    wide = float(student.ppf(0.975, count - 1)) * stdev(values) / sqrt(count) if count > 1 else inf
+    return centre, centre - wide, centre + wide
+
+
+def draws_in(contender: Contender, seconds: float) -> int:
+    """How many draws of each chain it makes in so many seconds of CPU, beside what it takes before the first."""
+    contender.sample(50, None)
+    few, many = spent(lambda: contender.sample(100, None)), spent(lambda: contender.sample(400, None))
+    return max(100, int(300 * seconds / max(many - few, 1e-3)))
+
+
+def spent(action: Callable[[], object]) -> float:
+    """Seconds of CPU."""
+    began = time.process_time()
+    action()
+    return time.process_time() - began
+
+
+def paired(cluster: Cluster, one: Contender, each: int, processors: set[int], away: float, sink_first: bool) -> Pair:
+    """A run without the sink and one with it."""
     servers, topic = cluster.bootstrap_servers, f"sink-{uuid.uuid4().hex[:8]}"
     connection = kafka.Connection(servers)
     kafka.create_topics(connection, {topic: (2, {})})
     kafka.await_topics(connection, [topic])
-    leaving = threading.Thread(target=lambda: leave(cluster, away, theirs))
-    with DrawSink(servers, topic, "run", to_tensor=contender.to_tensor, room=10**7, timeout=120.0) as sink:
-        if away:
-            leaving.start()
-        took = timed(lambda: contender.sample(each, sink))
-        if away:
-            leaving.join()
-    good = whole(connection, topic, contender.chains, each)
+    leaving = threading.Thread(target=lambda: leave(cluster, away))
+    contenders = [(alone, (one.name, each)), (sunk, (one.name, each, servers, topic))]
+    order = -1 if sink_first else 1
+    taken = race(contenders[::order], processors, leaving.start if away else lambda: None)[::order]
+    if away:
+        leaving.join()
+    (without,), (opening, sampling, closing) = taken
+    ends = opening.wall + closing.wall
+    having = Took(ends + sampling.wall, opening.cpu + sampling.cpu + closing.cpu)
+    good = whole(connection, topic, one.chains, each)
     with suppress(Exception):
         kafka.delete_topics(connection, [topic])
-    return took, good
+    return Pair(without, having, ends, good)
 
 
-def leave(cluster: Cluster, seconds: float, theirs: set[int]) -> None:
-    """Kill the broker after a while, and start it again so many seconds later."""
-    time.sleep(0.2 * seconds)
+def alone(name: str, each: int) -> Work:
+    """A run without a sink: between two marks."""
+    one = warm(name)
+
+    def work(mark: Callable[[], None]) -> None:
+        mark()
+        one.sample(each, None)
+        mark()
+
+    return work
+
+
+def sunk(name: str, each: int, servers: str, topic: str) -> Work:
+    """A run with one: opening, sampling, closing."""
+    one = warm(name)
+
+    def work(mark: Callable[[], None]) -> None:
+        mark()
+        with DrawSink(servers, topic, "run", to_tensor=one.to_tensor, room=10**7, timeout=120.0) as sink:
+            mark()
+            one.sample(each, sink)
+            mark()
+        mark()
+
+    return work
+
+
+def warm(name: str) -> Contender:
+    """One that has sampled before."""
+    hush()
+    one = contender(name)
+    one.sample(50, None)
+    return one
+
+
+def leave(cluster: Cluster, seconds: float) -> None:
+    """Kill the broker after a while, and start it again later: of two runs in turns each has half of the time."""
+    time.sleep(2 * 0.2 * seconds)
     cluster.kill(1)
-    time.sleep(seconds)
-    with on(theirs):
-        cluster.restart(1)
+    time.sleep(2 * seconds)
+    cluster.restart(1)
 
 
 def whole(connection: kafka.Connection, topic: str, chains: int, each: int) -> bool:
