@@ -15,9 +15,10 @@ import pytest
 from stream_ocpdl import DrawSink
 from stream_ocpdl.errors import BrokerError, ConfigError, DataError
 from stream_ocpdl.sinks.adapters import Backend, CsvTail, chunk, emcee, pymc
-from stream_ocpdl.sinks.buffer import Buffer, Parcel
+from stream_ocpdl.sinks.buffer import Buffer, Parcel, loads
+from stream_ocpdl.sinks.together import Kind, messages
 from stream_ocpdl.stream import kafka
-from stream_ocpdl.stream.messages import Draw
+from stream_ocpdl.stream.messages import Draft, Draw, Tensor
 from tests.broker.cluster import Cluster
 from tests.test_kafka import ROOT, eventually
 
@@ -215,22 +216,73 @@ def test_a_broker_that_goes_away(installed):
 
 def test_a_buffer_is_bounded():
     """By draws and by bytes, with what was taken and is not written yet; one that is larger than all goes alone."""
-    buffer = Buffer(4, 100)
-    one, large = Parcel("one", 1, 30), Parcel("large", 9, 500)
-    assert [buffer.put(one, 0.0) for _ in range(4)] == [True, True, True, False]  # 120 bytes
+    buffer = Buffer(4, 96)
+    one, large = np.zeros(4), np.zeros((9, 8))  # 32 bytes, 576 bytes
+    assert [buffer.put("a", [k], one, 0.0) for k in range(4)] == [True, True, True, False]
     assert buffer.many.is_set()
     taken = buffer.take(60.0)
-    assert (len(taken), buffer.pending) == (3, 3)
-    assert not buffer.put(one, 0.01)
-    buffer.done(taken[:1])
-    assert buffer.put(one, 0.0)
-    buffer.done([*taken[1:], *buffer.take(0.0)])
-    assert buffer.put(large, 0.0)
-    assert not buffer.put(one, 0.0)
+    assert [(parcel.kind, parcel.numbers, parcel.bytes) for parcel in taken] == [("a", [0, 1, 2], 96)]
+    assert buffer.pending == 3
+    assert not buffer.put("a", [3], one, 0.01)
+    buffer.done(taken)
+    assert buffer.put("a", [3], one, 0.0)
+    buffer.done(buffer.take(0.0))
+    assert buffer.put("a", range(9), large, 0.0)
+    assert not buffer.put("a", [4], one, 0.0)
     waiting = threading.Timer(0.05, lambda: buffer.done(buffer.take(0.0)))
     waiting.start()
-    assert buffer.put(one, 30.0)
-    assert [parcel.content for parcel in buffer.take(0.0)] == ["one"]
+    assert buffer.put("b", [4], one, 30.0)
+    assert [parcel.kind for parcel in buffer.take(0.0)] == ["b"]
+
+
+def test_draws_that_follow_each_other_wait_together():
+    """In one parcel as long as they are of one kind and it is not full; in the order in which they came otherwise."""
+    buffer, kinds = Buffer(10_000, 10**9), [object(), object()]
+    for k in range(300):
+        buffer.put(kinds[0], [k], np.zeros(1), 0.0)
+    for k in range(4):
+        buffer.put(kinds[k % 2], [k], np.zeros(1), 0.0)
+    buffer.put(kinds[1], [4, 5], np.zeros((2, 200_000)), 0.0)
+    buffer.put(kinds[1], [6, 7], np.zeros((2, 1)), 0.0)
+    parcels = buffer.take(0.0)
+
+    found = [(kinds.index(parcel.kind), len(parcel.numbers), len(parcel.arrays)) for parcel in parcels]
+    assert found == [(0, 256, 256), (0, 45, 45), (1, 1, 1), (0, 1, 1), (1, 3, 2), (1, 2, 1)]
+    assert [len(load) for load in loads(parcels)] == [1, 4, 1]  # 256 draws, 3,200,000 bytes, the rest
+    assert list(loads([])) == []
+
+
+def drafted(chain, *shape):
+    """The beginning of the messages of a chain."""
+    return Draft(Draw(Tensor(np.ones(shape)), "r", chain, 0))
+
+
+def test_messages_of_draws_that_waited_together():
+    """Are those of each draw alone, to the byte, whatever their sizes; up to the first that must not be negative."""
+    pair = Kind(np.dtype("f8"), (2, 3), (0, 1), [drafted(0, 2, 3), drafted(1, 2, 3)])
+    single = Kind(np.dtype("f8"), (6,), (3,), [drafted(3, 6)])
+    large = Kind(np.dtype("f8"), (600,), (4,), [drafted(4, 600)])
+    steps, wide = np.arange(24.0).reshape(2, 2, 2, 3), np.asfortranarray(np.arange(12.0).reshape(2, 2, 3))
+    parcels = [Parcel(pair, [7, 8], steps[0]), Parcel(single, [5], np.arange(6.0)), Parcel(large, [0], np.ones(600))]
+    assert parcels[0].add(pair, [8, 300], steps[1])
+    assert parcels[0].add(pair, [9, 301], wide)
+    assert parcels[2].add(large, [1], np.full(600, 2.0))
+    wanted = [
+        *((0, 7, steps[0, 0]), (1, 8, steps[0, 1]), (0, 8, steps[1, 0]), (1, 300, steps[1, 1]), (0, 9, wide[0])),
+        *((1, 301, wide[1]), (3, 5, np.arange(6.0)), (4, 0, np.ones(600)), (4, 1, np.full(600, 2.0))),
+    ]
+    expected = [
+        (Draw(Tensor(array), "r", chain, number).to_bytes(), f"r:{chain}".encode(), chain % 2)
+        for chain, number, array in wanted
+    ]
+    assert list(messages(parcels, 2, False)) == expected
+
+    steps[1, 0, 1, 2] = -1.0
+    found = messages(parcels, 2, False)
+    assert [next(found), next(found)] == expected[:2]
+    with pytest.raises(DataError, match="to_tensor"):
+        next(found)
+    assert len(list(messages(parcels, 2, True))) == len(expected)
 
 
 # ── adapters: what they hand to a sink ─────────────────────────────────────────────────────────────────────────

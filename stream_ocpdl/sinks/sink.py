@@ -15,48 +15,28 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 
 from stream_ocpdl.errors import BrokerError, ConfigError, DataError, OcpdlError
 from stream_ocpdl.ocpdl.arrays import BigArray
-from stream_ocpdl.sinks.buffer import Buffer, Parcel
+from stream_ocpdl.sinks.buffer import Buffer, loads
+from stream_ocpdl.sinks.together import Kind, messages, negative
 from stream_ocpdl.stream.client import TensorProducer
 from stream_ocpdl.stream.drawing import SIGNED, Numbers, drawn
-from stream_ocpdl.stream.kafka import Connection, Sent, partitions_of_topic
-from stream_ocpdl.stream.messages import Draft, Draw, Tensor, raw
+from stream_ocpdl.stream.kafka import Connection, partitions_of_topic
+from stream_ocpdl.stream.messages import Draft, Draw, Tensor
 
 T = TypeVar("T")
 
 PATIENCE = 86_400.0
 """Seconds for which the thread waits for a broker: longer than anybody does."""
 
-REST = 0.1
+REST = 0.25
 """Seconds for which the thread lets draws gather: one that woke up for each would take the interpreter from the sampler
 as often. It wakes up earlier if the buffer is half full.
 """
-
-TOGETHER = 64
-"""So many parcels are handed to the client before there is room for others."""
-
-
-class Drawn(NamedTuple):
-    """Draws of several chains, or of one, that came at once."""
-
-    drafts: Sequence[Draft]
-    chains: Sequence[int]
-    numbers: Sequence[int]
-    arrays: BigArray
-    """(draws, I₁ … Iₙ); of a single draw it may be (I₁ … Iₙ)."""
-
-
-class Kind(NamedTuple):
-    """What the last draws of some chains were like, and the beginnings of their messages."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    drafts: Sequence[Draft]
 
 
 class DrawSink:
@@ -107,8 +87,8 @@ class DrawSink:
         connection = Connection(bootstrap_servers, timeout, options or {})
         self._there: dict[int, Numbers] = drawn(connection, topic, run_id) if resume else {}
         self._following: dict[int, int] = {}
-        self._kinds: dict[tuple[Sequence[int], bool], Kind] = {}
-        self._waiting: Buffer[Drawn] = Buffer(room, queue_bytes)
+        self._kinds: dict[tuple[int | range, bool], Kind] = {}
+        self._waiting: Buffer[Kind] = Buffer(room, queue_bytes)
         self._failed: OcpdlError | None = None
         self._over = False
         self._reason = ""
@@ -131,14 +111,14 @@ class DrawSink:
         number = self._next(chain, number)
         if self._there and number in self._there.get(chain, ()):
             return False
-        array, chains = np.array(self._tensor(point)), (chain,)
-        return self._put(Drawn(self._drafted(chains, array, array.shape, tuning), chains, (number,), array))
+        array = np.array(self._tensor(point))
+        return self._put(self._kind(chain, array, array.shape, tuning), (number,), array)
 
     def draws(self, points: Any, number: int | None = None) -> int:
         """Queue a draw of each of the chains from 0 on, such as an ensemble's walkers; how many will be written."""
         if self._over:
             self._raise_failed()
-        chains: Sequence[int] = range(len(points))
+        chains: range | list[int] = range(len(points))
         numbers = [self._next(chain, number) for chain in chains]
         if self._there:
             chains = [chain for chain in chains if numbers[chain] not in self._there.get(chain, ())]
@@ -148,10 +128,11 @@ class DrawSink:
         arrays = self._tensors(points)
         shape = arrays.shape[1:]
         if isinstance(chains, range):
-            drafts = self._drafted(chains, arrays, shape, False)
+            kind = self._kind(chains, arrays, shape, False)
         else:  # some of an ensemble: others the next time
-            drafts = [self._drafted((chain,), arrays, shape, False)[0] for chain in chains]
-        return len(chains) if self._put(Drawn(drafts, chains, numbers, arrays)) else 0
+            drafts = [self._kind(chain, arrays, shape, False).drafts[0] for chain in chains]
+            kind = Kind(arrays.dtype, shape, chains, drafts)
+        return len(chains) if self._put(kind, numbers, arrays) else 0
 
     def each(self, draws: Iterable[T], chain: int = 0) -> Iterator[T]:
         """The draws of any iterator, each queued on its way."""
@@ -222,33 +203,28 @@ class DrawSink:
             return np.array(points)
         return np.array([self._tensor(point) for point in points])
 
-    def _put(self, drawn: Drawn) -> bool:
+    def _put(self, kind: Kind, numbers: Sequence[int], arrays: BigArray) -> bool:
         """Queue draws of different chains."""
-        parcel = Parcel(drawn, len(drawn.numbers), drawn.arrays.nbytes)
-        while not self._waiting.put(parcel, 0.0 if self._drop else 0.5):
+        while not self._waiting.put(kind, numbers, arrays, 0.0 if self._drop else 0.5):
             if self._drop:
-                self.dropped += parcel.draws
+                self.dropped += len(numbers)
                 return False
             self._raise_failed()
         return True
 
-    def _drafted(
-        self, chains: Sequence[int], arrays: BigArray, shape: tuple[int, ...], tuning: bool
-    ) -> Sequence[Draft]:
-        """For draws of this shape, of these chains. What cannot be written is said here, and of the first draws whether
-        they are negative; of others the thread finds that out, and the next draw says it.
+    def _kind(self, chains: int | range, arrays: BigArray, shape: tuple[int, ...], tuning: bool) -> Kind:
+        """That of draws of this shape, of these chains or of one. What cannot be written is said here, and of the first
+        draws whether they are negative; of others the thread finds that out, and the next draw says it.
         """
         kind = self._kinds.get((chains, tuning))
         if kind is None or kind.shape != shape or kind.dtype != arrays.dtype:
             tensor = Tensor(arrays.reshape(-1, *shape)[0], self._axes)
-            drafts = [Draft(Draw(tensor, self.run_id, chain, 0, tuning, self.sampler)) for chain in chains]
-            self._check(arrays)
-            kind = self._kinds[chains, tuning] = Kind(arrays.dtype, shape, drafts)
-        return kind.drafts
-
-    def _check(self, arrays: BigArray) -> None:
-        if not self._signed and arrays.size and np.minimum.reduce(arrays, axis=None) < 0:
-            raise DataError(SIGNED)
+            every = chains if isinstance(chains, range) else (chains,)
+            drafts = [Draft(Draw(tensor, self.run_id, chain, 0, tuning, self.sampler)) for chain in every]
+            if not self._signed and negative(arrays):
+                raise DataError(SIGNED)
+            kind = self._kinds[chains, tuning] = Kind(arrays.dtype, shape, every, drafts)
+        return kind
 
     def _write(self) -> None:
         """What the thread does."""
@@ -257,22 +233,12 @@ class DrawSink:
             parcels = self._waiting.take(REST)
             try:
                 partitions = partitions or (self._count() if parcels else 0)
-                for k in range(0, len(parcels), TOGETHER):
-                    some = parcels[k : k + TOGETHER]
-                    self._producer.send_written(self._written(some, partitions))
-                    self._waiting.done(some)
+                for load in loads(parcels):
+                    self._producer.send_written(messages(load, partitions, self._signed))
+                    self._waiting.done(load)
             except OcpdlError as error:
                 self._failed, self._over = error, True
                 return
-
-    def _written(self, parcels: Iterable[Parcel[Drawn]], partitions: int) -> Iterator[Sent]:
-        """The messages of draws, up to one that is negative."""
-        for (drafts, chains, numbers, arrays), _, size in parcels:
-            self._check(arrays)
-            data, each, at = raw(arrays), size // len(numbers), 0
-            for draft, chain, number in zip(drafts, chains, numbers, strict=True):
-                yield draft.written(number, data[at : at + each]), draft.key, chain % partitions
-                at += each
 
     def _count(self) -> int:
         """The partitions of the topic, once a broker answers."""

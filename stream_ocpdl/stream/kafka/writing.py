@@ -48,8 +48,8 @@ UNCLEAR = (KafkaError._INCONSISTENT, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 HEEDED = 64
 """Records between two looks at what became of those before: each lets other threads go first."""
 
-WAITING = 10_000
-"""So many records may wait in the client while others come together: far fewer than it takes."""
+WAITING = 100_000
+"""So many records may wait in the client, beside the limit of their bytes."""
 
 PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 """What becomes of the records of a transaction that is aborted."""
@@ -80,14 +80,15 @@ class Writer:
             "enable.idempotence": True,
             "message.max.bytes": LARGEST,
             "queue.buffering.max.kbytes": max(1, queue_bytes // 1000),
+            "queue.buffering.max.messages": WAITING,
             "delivery.timeout.ms": int(1000 * connection.patience),
             "delivery.report.only.error": True,
         }
         self._producer = Producer({"linger.ms": 5} | connection.alone() | rules, logger=client_log)
         self._patience = connection.patience
         self._failed: list[str] = []
-        self._room, self._queued = queue_bytes // 2, 0
-        """`_queued` bytes came since the client was last seen to have none."""
+        self._room, self._largest = queue_bytes // 2, 0
+        """No record that waits in the client is larger than `_largest`."""
 
     def write(
         self, topic: str, value: bytes | None, key: bytes | None, partition: int, wait: float, headers: Headers = ()
@@ -101,7 +102,7 @@ class Writer:
     ) -> bool:
         """The same for one of many records, after which the client is heeded once."""
         deadline = None
-        self._queued += len(value or b"")
+        self._largest = max(self._largest, len(value or b""))
         while True:
             try:
                 if headers:
@@ -122,13 +123,11 @@ class Writer:
         """The same for several. Where there is room for certain, the interpreter is let go once and not for each: it
         may be long until another thread gives it back. Where some might not fit they come one by one, and in order.
         """
-        size = sum(len(value) for value, _, _ in records)
         waiting = len(self._producer)
-        if waiting == 0:
-            self._queued = 0
-        if self._queued + size > self._room or waiting + len(records) > WAITING:
+        self._largest = max([self._largest if waiting else 0, *(len(value) for value, _, _ in records)])
+        waiting += len(records)
+        if waiting * self._largest > self._room or waiting > WAITING:
             return all(self.put(topic, value, key, partition, wait) for value, key, partition in records)
-        self._queued += size
         parts: dict[int, list[dict[str, Any]]] = {}
         for value, key, partition in records:
             parts.setdefault(partition, []).append({"value": value, "key": key})
