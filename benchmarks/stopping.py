@@ -5,6 +5,7 @@ machine, from one half of a second to the next, and the time of a run is that of
 on while a process is stopped: what should last ten seconds of its own time must last twenty.
 """
 
+import gc
 import os
 import signal
 import time
@@ -44,6 +45,8 @@ def marked(pipe: Connection, prepare: Callable[..., Work], arguments: Sequence[A
     if processors:
         os.sched_setaffinity(0, processors)
     work, marks = prepare(*arguments), list[Mark]()
+    gc.collect()
+    gc.freeze()  # or a look for garbage of a quarter of a second would be in one run and not in the other
     pipe.send(os.getpid())
     pipe.recv()
     work(lambda: marks.append(Mark(time.monotonic(), time.process_time())))

@@ -114,6 +114,7 @@ LAYERS = [
         "stream.drawing",
     },
     {"stream.arrival", "sinks.buffer"},
+    {"sinks.together"},
     {"sinks.sink"},
     {"sinks", "sinks.adapters"},
     {"stream.service", "stream.ahead", "stream.standby", "stream.preflight", "stream.snapshots", "stream.asking"},

@@ -1,15 +1,17 @@
 """The pure parts of the benchmarks: what is said of a measurement, once it was made."""
 
 import json
+import time
 from math import inf
 
 import numpy as np
 import pytest
 
-from benchmarks import compare, sparse, weather
+from benchmarks import compare, sink, sparse, weather
 from benchmarks.limit import Case
 from benchmarks.measure import finite, slope, spread, table, time_to
 from benchmarks.races import OURS, results
+from benchmarks.stopping import Mark, Took, between, race
 
 
 def document(rows, **other):
@@ -194,3 +196,46 @@ def test_sparse_and_whole_are_measured_on_the_same():
     assert row["apart"] < 1e-9
     assert all(row[name] > 0 for name in (*sparse.RATIOS, "parts_ms", "pass_ms", "whole_parts_ms", "whole_pass_ms"))
     assert {*sparse.KEYS, *sparse.COLUMNS} <= set(row)
+
+
+def spinning(seconds):
+    """Work of so many seconds of CPU, twice."""
+
+    def work(mark):
+        mark()
+        for _ in range(2):
+            began = time.process_time()
+            while time.process_time() - began < seconds:
+                pass
+            mark()
+
+    return work
+
+
+def test_two_processes_in_turns():
+    """What one takes is what it takes while it goes: together no more than there was."""
+    began, ready = time.monotonic(), []
+    taken = race([(spinning, (0.4,)), (spinning, (0.8,))], set(), lambda: ready.append(time.monotonic()))
+    whole = time.monotonic() - ready[0]
+
+    assert began < ready[0]
+    assert [len(each) for each in taken] == [2, 2]
+    assert all(0.39 < took.cpu < 0.6 for took in taken[0])
+    assert all(0.79 < took.cpu < 1.0 for took in taken[1])
+    assert 2.3 < sum(took.wall for each in taken for took in each) < whole
+
+
+def test_time_without_stops():
+    """A turn that began before a mark, or ends after it, counts in part; one between marks does in full."""
+    marks, turns = [Mark(1.0, 0.0), Mark(4.0, 0.5), Mark(9.0, 0.75)], [(0.0, 2.0), (3.0, 5.0), (6.0, 7.0), (8.5, 11.0)]
+
+    assert between(marks, turns) == [Took(2.0, 0.5), Took(2.5, 0.25)]
+
+
+def test_intervals_of_few():
+    """Student's: of four values 3.18 standard errors to each side; of one there is none."""
+    mean, low, high = sink.interval([1.0, 2.0, 3.0, 4.0])
+
+    assert (mean, high - mean) == (2.5, pytest.approx(3.1824 * 1.29099 / 2, rel=1e-4))
+    assert low == pytest.approx(2 * mean - high)
+    assert sink.interval([1.5]) == (1.5, None, None)
