@@ -7,6 +7,9 @@ what opening and closing took has a column, since a run of hours pays it once. R
 means over pairs of runs with their 95 % intervals (Student's). Afterwards the topic must have every draw, once and in
 the order of its chain.
 
+Two processes differ by a few percent by themselves, so what a draw costs is measured once more within one run
+(benchmarks/blocks.py): µs of the sampler's thread and of all others, and the ratio that follows, with its interval.
+
 On one processor the sampler shares it with everything of the sink: its thread, the client's threads. The broker has
 another, for it stands in for one that is elsewhere. On all processors the broker is beside them.
 
@@ -20,14 +23,17 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from math import sqrt
+from multiprocessing import get_context
 from statistics import fmean, stdev
 from typing import NamedTuple
 
 from scipy.stats import t as student
 
+from benchmarks.blocks import Switch, others
 from benchmarks.measure import FULL, Options, Row, table
 from benchmarks.posteriors import Contender, contender, names
 from benchmarks.stopping import Took, Work, race
@@ -41,6 +47,9 @@ RATIOS = {"wall": "lower", "cpu": "lower"}
 
 AWAY = 10.0
 """Seconds of the sampler's own time for which the broker is away."""
+
+BLOCK = 0.1
+"""Seconds of a block of draws, about."""
 
 QUICK = ("emcee, 32 walkers, a curve through 400 points", "emcee, 32 walkers, vectorised")
 """Their draws are too quick for five percent: they tell what a draw costs, on one processor, the broker there."""
@@ -57,8 +66,12 @@ COLUMNS = {
     "cpu": ".3f",
     "cpu_from": ".3f",
     "cpu_to": ".3f",
-    "us_more": ".2f",
     "ends_ms": ".0f",
+    "us_sampler": ".2f",
+    "us_others": ".2f",
+    "blocks": ".3f",
+    "blocks_from": ".3f",
+    "blocks_to": ".3f",
     "complete": "",
 }
 
@@ -129,6 +142,7 @@ def compared(cluster: Cluster, name: str, lasting: float, pairs: int, processors
         each = draws_in(one, max(lasting, 1.6 * away + 2.0))
     found = [paired(cluster, one, each, processors, away, k % 2 == 1) for k in range(pairs)]
     draws = each * one.chains
+    costs = in_blocks(cluster, one, each, processors, away)
     wall = interval([pair.having.wall / pair.without.wall for pair in found])
     cpu = interval([pair.having.cpu / pair.without.cpu for pair in found])
     return {
@@ -142,9 +156,9 @@ def compared(cluster: Cluster, name: str, lasting: float, pairs: int, processors
         "cpu": cpu[0],
         "cpu_from": cpu[1],
         "cpu_to": cpu[2],
-        "us_more": 1e6 * fmean(pair.having.cpu - pair.without.cpu for pair in found) / draws,
         "ends_ms": 1e3 * fmean(pair.ends for pair in found),
-        "complete": "yes" if all(pair.complete for pair in found) else "NO",
+        **{name: value for name, value in costs.items() if name != "complete"},
+        "complete": "yes" if costs["complete"] and all(pair.complete for pair in found) else "NO",
     }
 
 
@@ -177,12 +191,9 @@ def spent(action: Callable[[], object]) -> float:
 
 def paired(cluster: Cluster, one: Contender, each: int, processors: set[int], away: float, sink_first: bool) -> Pair:
     """A run without the sink and one with it."""
-    servers, topic = cluster.bootstrap_servers, f"sink-{uuid.uuid4().hex[:8]}"
-    connection = kafka.Connection(servers)
-    kafka.create_topics(connection, {topic: (2, {})})
-    kafka.await_topics(connection, [topic])
-    leaving = threading.Thread(target=lambda: leave(cluster, away))
-    contenders = [(alone, (one.name, each)), (sunk, (one.name, each, servers, topic))]
+    connection, topic = kafka.Connection(cluster.bootstrap_servers), new_topic(cluster)
+    leaving = threading.Thread(target=lambda: leave(cluster, 2 * away))  # each has half of the time
+    contenders = [(alone, (one.name, each)), (sunk, (one.name, each, cluster.bootstrap_servers, topic))]
     order = -1 if sink_first else 1
     taken = race(contenders[::order], processors, leaving.start if away else lambda: None)[::order]
     if away:
@@ -190,7 +201,7 @@ def paired(cluster: Cluster, one: Contender, each: int, processors: set[int], aw
     (without,), (opening, sampling, closing) = taken
     ends = opening.wall + closing.wall
     having = Took(ends + sampling.wall, opening.cpu + sampling.cpu + closing.cpu)
-    good = whole(connection, topic, one.chains, each)
+    good = whole(connection, topic, dict.fromkeys(range(one.chains), each))
     with suppress(Exception):
         kafka.delete_topics(connection, [topic])
     return Pair(without, having, ends, good)
@@ -231,19 +242,74 @@ def warm(name: str) -> Contender:
     return one
 
 
+def in_blocks(cluster: Cluster, one: Contender, each: int, processors: set[int], away: float) -> Row:
+    """What a draw costs within one run, in which every other block of draws is handed over."""
+    connection, topic = kafka.Connection(cluster.bootstrap_servers), new_topic(cluster)
+    with ProcessPoolExecutor(1, get_context("spawn"), stay, (processors,)) as pool:
+        running = pool.submit(switched, one.name, each, cluster.bootstrap_servers, topic)
+        while away and not begun(connection, topic) and not running.done():
+            time.sleep(0.1)
+        if away:
+            leave(cluster, away)
+        more, single, beside, handed = running.result()
+    centre, low, high = interval(more)
+    ratios = {
+        name: value and 1 + (value + beside) / single for name, value in (("", centre), ("_from", low), ("_to", high))
+    }
+    good = whole(connection, topic, handed)
+    with suppress(Exception):
+        kafka.delete_topics(connection, [topic])
+    costs = {f"blocks{name}": value for name, value in ratios.items()}
+    return {"us_sampler": 1e6 * centre, "us_others": 1e6 * beside, "complete": good} | costs
+
+
+def switched(name: str, each: int, servers: str, topic: str) -> tuple[list[float], float, float, dict[int, int]]:
+    """A run of blocks: seconds a draw, more of the sampler's thread, alone, and of other threads; how many were handed."""
+    one = warm(name)
+    block = one.chains * max(1, int(BLOCK / spent(lambda: one.sample(100, None)) * 100))
+    with DrawSink(servers, topic, "run", to_tensor=one.to_tensor, room=10**7, timeout=120.0) as sink:
+        switch = Switch(sink, block)
+
+        def sample() -> None:
+            one.sample(each, switch)  # type: ignore[arg-type]
+            sink.flush()
+
+        took = others(sample)
+    return switch.more(), switch.alone(), took / sum(switch.handed.values()), switch.handed
+
+
+def begun(connection: kafka.Connection, topic: str) -> bool:
+    """Whether there is a draw."""
+    return any(high for _, high in kafka.watermarks(connection, topic, (0, 1)).values())
+
+
+def stay(processors: set[int]) -> None:
+    """Have the present process on these processors."""
+    if processors:
+        os.sched_setaffinity(0, processors)
+
+
+def new_topic(cluster: Cluster) -> str:
+    """Of two partitions."""
+    connection, topic = kafka.Connection(cluster.bootstrap_servers), f"sink-{uuid.uuid4().hex[:8]}"
+    kafka.create_topics(connection, {topic: (2, {})})
+    kafka.await_topics(connection, [topic])
+    return topic
+
+
 def leave(cluster: Cluster, seconds: float) -> None:
-    """Kill the broker after a while, and start it again later: of two runs in turns each has half of the time."""
-    time.sleep(2 * 0.2 * seconds)
+    """Kill the broker after a while, and start it again later."""
+    time.sleep(0.2 * seconds)
     cluster.kill(1)
-    time.sleep(2 * seconds)
+    time.sleep(seconds)
     cluster.restart(1)
 
 
-def whole(connection: kafka.Connection, topic: str, chains: int, each: int) -> bool:
-    """Whether a topic has every draw of every chain, once and in order."""
+def whole(connection: kafka.Connection, topic: str, wanted: Mapping[int, int]) -> bool:
+    """Whether a topic has so many draws of every chain, each once and in order."""
     found: dict[int, list[int]] = {}
     for partition in (0, 1):
         for record in kafka.read_committed(connection, topic, partition):
             draw = Draw.from_bytes(record.value)
             found.setdefault(draw.chain, []).append(draw.draw)
-    return found == {chain: list(range(each)) for chain in range(chains)}
+    return found == {chain: list(range(each)) for chain, each in wanted.items()}

@@ -1,6 +1,7 @@
 """The pure parts of the benchmarks: what is said of a measurement, once it was made."""
 
 import json
+import threading
 import time
 from math import inf
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import compare, sink, sparse, weather
+from benchmarks.blocks import Switch, others
 from benchmarks.limit import Case
 from benchmarks.measure import finite, slope, spread, table, time_to
 from benchmarks.races import OURS, results
@@ -239,3 +241,57 @@ def test_intervals_of_few():
     assert (mean, high - mean) == (2.5, pytest.approx(3.1824 * 1.29099 / 2, rel=1e-4))
     assert low == pytest.approx(2 * mean - high)
     assert sink.interval([1.5]) == (1.5, None, None)
+
+
+class Kept:
+    """A sink that takes a while of CPU for each draw."""
+
+    def __init__(self):
+        self.kept = []
+
+    def expect(self, check):
+        """Nothing."""
+
+    def draw(self, point, chain):
+        self.kept.append((point, chain))
+        until = time.thread_time() + 0.002
+        while time.thread_time() < until:
+            pass
+
+    def draws(self, points):
+        self.kept.extend((point, chain) for chain, point in enumerate(points))
+
+
+def test_every_other_block_is_handed_over():
+    """Draws of tuning are in none; what a draw costs is what the sampler's thread took more."""
+    kept = Kept()
+    switch = Switch(kept, 5)
+    for k in range(42):
+        switch.draw(k, k % 2, tuning=k < 2)
+    several = Switch(Kept(), 4)
+    for k in range(6):
+        several.draws([k, k])
+
+    assert [point for point, _ in kept.kept] == [k + 2 for k in range(40) if k // 5 % 2 == 0]
+    assert switch.handed == {0: 12, 1: 8}
+    assert several.handed == {0: 4, 1: 4}
+    assert len(switch.more()) == 4
+    assert all(0.0019 < more < 0.01 for more in switch.more()[:3])
+    assert 0 <= switch.alone() < 0.001
+
+
+def test_the_time_of_other_threads():
+    """That of the thread that acts is not in it."""
+
+    def spin():
+        until = time.thread_time() + 0.1
+        while time.thread_time() < until:
+            pass
+
+    def both():
+        thread = threading.Thread(target=spin)
+        thread.start()
+        thread.join()
+        spin()
+
+    assert 0.09 < others(both) < 0.15
