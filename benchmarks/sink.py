@@ -264,7 +264,7 @@ def in_blocks(cluster: Cluster, one: Contender, each: int, processors: set[int],
 
 
 def switched(name: str, each: int, servers: str, topic: str) -> tuple[list[float], float, float, dict[int, int]]:
-    """A run of blocks: seconds a draw, more of the sampler's thread, alone, and of other threads; how many were handed."""
+    """A run of blocks. Seconds of a draw: more in the sampler's thread, alone, in others; how many were handed over."""
     one = warm(name)
     block = one.chains * max(1, int(BLOCK / spent(lambda: one.sample(100, None)) * 100))
     with DrawSink(servers, topic, "run", to_tensor=one.to_tensor, room=10**7, timeout=120.0) as sink:

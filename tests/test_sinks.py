@@ -285,6 +285,40 @@ def test_messages_of_draws_that_waited_together():
     assert len(list(messages(parcels, 2, True))) == len(expected)
 
 
+class Client:
+    """Takes records, of which some wait for ever."""
+
+    def __init__(self, waiting):
+        self.waiting, self.together, self.single = waiting, 0, 0
+
+    def __len__(self):
+        return self.waiting
+
+    def produce_batch(self, topic, messages, partition, report):
+        self.together += len(messages)
+        return len(messages)
+
+    def produce(self, topic, value, key, partition, report):
+        self.single += 1
+
+
+def written_by(client, size, times=1):
+    """How many records of so many bytes came together, and how many one by one."""
+    writer = kafka.Writer(kafka.Connection("127.0.0.1:1"), 8_000_000)
+    writer._producer = client
+    for _ in range(times):
+        assert writer.put_together("t", [(bytes(size), b"k", p) for p in (0, 1)], 0.0)
+    return client.together, client.single
+
+
+def test_records_that_come_together():
+    """However many came before, while few wait; one by one where they might not fit, in bytes or in number."""
+    assert written_by(Client(10), 100_000, 200) == (400, 0)  # 40 MB
+    assert written_by(Client(39), 100_000) == (0, 2)
+    assert written_by(Client(99_998), 10) == (2, 0)
+    assert written_by(Client(99_999), 10) == (0, 2)
+
+
 # ── adapters: what they hand to a sink ─────────────────────────────────────────────────────────────────────────
 
 
