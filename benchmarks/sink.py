@@ -43,7 +43,7 @@ from stream_ocpdl.stream.messages import Draw
 from tests.broker.cluster import Cluster
 
 KEYS = ("sampler", "processors", "broker")
-RATIOS = {"wall": "lower", "cpu": "lower"}
+RATIOS = {"wall": "lower", "cpu": "lower", "blocks": "lower"}
 
 AWAY = 10.0
 """Seconds of the sampler's own time for which the broker is away."""
