@@ -64,6 +64,23 @@ def test_memory_is_bounded(monkeypatch):
     ahead.close()
 
 
+@pytest.mark.parametrize(("minibatch", "most"), [(1, 3000), (4000, 8000), (10_000, 9000)])
+def test_two_minibatches_are_read_ahead(monkeypatch, minibatch, most):
+    """Or a little, where they are smaller, and never more than the limit."""
+    monkeypatch.setattr("stream_ocpdl.stream.ahead.LEAST", 3000)
+    monkeypatch.setattr("stream_ocpdl.stream.ahead.MOST", 9000)
+    monkeypatch.setattr("stream_ocpdl.stream.ahead.PORTION", 1)
+    source = Source(World([[bytes(500)] * 50] * 2))
+    ahead = Ahead(source, minibatch=minibatch)
+    ahead._wanted = 1
+    ahead.start({0: 0, 1: 0})
+    assert eventually(lambda: sum(source.at.values()) == -(-most // 1000))
+    time.sleep(0.1)
+    assert sum(source.at.values()) == -(-most // 1000)
+    assert len(drained(ahead, 100)) == 100
+    ahead.close()
+
+
 def test_nothing_is_read_that_nobody_wants():
     """A partition that is not hungry is left alone, but for what was read before that was known."""
     source = Source(World(values()))

@@ -153,6 +153,17 @@ def test_ranges_do_not_change_a_bit():
         assert all(np.array_equal(a, b) for a, b in zip(outcomes[0], outcome, strict=True))
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_call_beside_has_its_result(threads):
+    """Or its error, when it is asked for; on one thread it is made then."""
+    with Workers(threads) as workers:
+        called = workers.beside(sum, [1, 2])
+        failed = workers.beside(int, "three")
+        assert called() == 3
+        with pytest.raises(ValueError, match="three"):
+            failed()
+
+
 # ── rows ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

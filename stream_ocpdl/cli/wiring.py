@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from stream_ocpdl.cli.options import store_of
 from stream_ocpdl.config.settings import Settings
@@ -17,7 +18,7 @@ from stream_ocpdl.stream.following import Follower
 from stream_ocpdl.stream.genesis import Beginning
 from stream_ocpdl.stream.kafka import Connection, KafkaSource, Tail
 from stream_ocpdl.stream.plan import Plan
-from stream_ocpdl.stream.ports import CrashPoint, Said, no_crash
+from stream_ocpdl.stream.ports import CrashPoint, Said, Source, no_crash
 from stream_ocpdl.stream.recovery import Recovery, Report
 from stream_ocpdl.stream.service import Pace, Service
 from stream_ocpdl.stream.standby import Standby
@@ -58,7 +59,7 @@ class ShardWork:
 
             outbox = TopicOutbox(self.connection, topics, self.settings.model, source, self.at, term, shard)
             ports = Ports(
-                source=stack.enter_context(closing(Ahead(source, SOON if plan.rounds is not None else WAIT))),
+                source=stack.enter_context(closing(ahead_of(plan, source))),
                 aside=aside,
                 journal=TopicJournal(self.connection, topics.journal, shard),
                 outbox=WatchedOutbox(outbox, board),
@@ -112,6 +113,13 @@ class ShardWork:
             self.report(kind(said, **{"shard": shard} | getattr(said, "fields", {})))
 
         return report
+
+
+def ahead_of(plan: Plan, source: Source) -> Ahead:
+    """A source that reads ahead what the plan wants at once."""
+    if plan.rounds is not None:
+        return Ahead(source, SOON)
+    return Ahead(source, WAIT, 8 * plan.batching.size * prod(plan.shape))
 
 
 def nothing_said(_: str) -> None:

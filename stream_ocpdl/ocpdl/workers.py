@@ -7,9 +7,12 @@ be worth a thread is computed where it is.
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Self
+from functools import partial
+from typing import Any, Self, TypeVar
 
 from stream_ocpdl.errors import ConfigError
+
+T = TypeVar("T")
 
 WORTH_A_THREAD = 2_000_000
 """Multiplications below which a second thread costs more than it brings (about 100 µs)."""
@@ -35,6 +38,10 @@ class Workers:
         kernel(*ranges[0], *args)
         for other in others:
             other.result()
+
+    def beside(self, call: Callable[..., T], *args: Any) -> Callable[[], T]:
+        """Make a call that lets the interpreter go while others are made here; what is returned has its result."""
+        return partial(call, *args) if self._pool is None else self._pool.submit(call, *args).result
 
     def close(self) -> None:
         """End the threads; from now on everything runs on the calling one."""

@@ -19,7 +19,11 @@ from stream_ocpdl.stream.messages import Record
 from stream_ocpdl.stream.ports import Source
 
 MOST = 32_000_000
-"""Bytes that are read ahead."""
+"""Bytes that are read ahead, at most."""
+
+LEAST = 6_000_000
+"""So many at least, or two minibatches. More gain nothing: what waits for long has left the cache of the processor, and
+takes memory that has to be made each time, where little is always in the same."""
 
 PATIENCE = 10.0
 """Seconds to wait for the thread to end, or to look."""
@@ -41,8 +45,10 @@ _HANGS = f"a call into the client does not come back within {PATIENCE:g} s"
 class Ahead:
     """Another source, read ahead. `start`, `poll`, `changed`, `close` know of the thread; they are for one caller."""
 
-    def __init__(self, source: Source, wait: float = WAIT) -> None:
+    def __init__(self, source: Source, wait: float = WAIT, minibatch: int = MOST) -> None:
+        """`minibatch` is about how many bytes are wanted at once."""
         self._source, self._wait = source, wait
+        self._most = min(max(LEAST, 2 * minibatch), MOST)
         self._changed = threading.Condition()
         self._records: deque[Record] = deque()
         self._bytes = 0
@@ -160,7 +166,7 @@ class Ahead:
     def _room(self, life: object) -> bool:
         """Wait until there is room, and somebody hungry, or something to be looked at; whether to go on."""
         with self._changed:
-            while self._life is life and self._asked is None and (self._bytes >= MOST or not self._hungry):
+            while self._life is life and self._asked is None and (self._bytes >= self._most or not self._hungry):
                 self._changed.wait()
             return self._life is life
 

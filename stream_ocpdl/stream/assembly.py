@@ -117,7 +117,7 @@ class Assembler:
     def pass_by(self, offset: int) -> tuple[Refusal, ...]:
         """To be called for every record, piece or not: sets that waited too long for their next piece are given up."""
         refused: tuple[Refusal, ...] = ()
-        for s in list(self._open.values()):
+        for s in list(self._open.values()) if self._open else ():
             if offset - s.last > DISTANCE or offset - s.offsets[0] > 10 * DISTANCE:
                 refused += self._give_up(s, offset, f"no piece came for {offset - s.last} offsets")
         return refused

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
+from operator import attrgetter
 from typing import Literal
 
 from stream_ocpdl.errors import ConfigError
@@ -95,6 +96,7 @@ class Batcher:
         self._in_turn = batching.close == "full" and batching.order == "canonical"
         self._turn = self._partitions.index(cursor) if self._in_turn and cursor in self._partitions else 0
         self._waiting: dict[int, deque[Item]] = {partition: deque() for partition in self._partitions}
+        self._turns = list(self._waiting.values())
         self._line: deque[Item] = deque()
         self._places = False
         """Whether an item may wait that only keeps its place."""
@@ -118,9 +120,9 @@ class Batcher:
             self._join(item)
             return
         self._waiting[item.position.partition].append(item)
-        while self._waiting[self._partitions[self._turn]]:
-            self._join(self._waiting[self._partitions[self._turn]].popleft())
-            self._turn = (self._turn + 1) % len(self._partitions)
+        while waiting := self._turns[self._turn]:
+            self._join(waiting.popleft())
+            self._turn = (self._turn + 1) % len(self._turns)
 
     def complete(self, now: float) -> list[Item] | None:
         """The rows of the minibatch that is complete at this time, in order; if none, refused records alone leave."""
@@ -177,7 +179,7 @@ class Batcher:
             rows, _ = self._of_different_chains()
         else:
             rows = list(islice((item for item in self._line if item.tensor is not None), self._batching.size))
-        return sorted(rows, key=lambda item: item.position) if self._batching.order == "canonical" else rows
+        return sorted(rows, key=attrgetter("position")) if self._batching.order == "canonical" else rows
 
     def _of_different_chains(self) -> tuple[list[Item], bool]:
         """Rows of different chains in the order of the line, and whether there are enough.
@@ -217,7 +219,7 @@ class Batcher:
 
     def _hold(self, item: Item, sign: int) -> None:
         """Count an item that waits, or no longer does; a place alone holds nothing."""
-        if item.empty:
+        if item.tensor is None and not item.refused:
             self._places = True
             return
         size = held_by(item)
@@ -256,8 +258,10 @@ class Batcher:
 
     def _cut(self, rows: list[Item], taken: list[Item], refused: list[Refusal]) -> Cut:
         reached: dict[int, int] = {}
-        for partition, _, last in (run for item in taken if not item.late for run in places_of(item)):
-            reached[partition] = max(reached.get(partition, 0), last + 1)
+        for item in taken:
+            for partition, _, last in places_of(item) if not item.late else ():
+                if last >= reached.get(partition, 0):
+                    reached[partition] = last + 1
         waiting: list[Item] = []
         if self._places:
             waiting = [item for item in chain(self._line, *self._waiting.values()) if item.empty]

@@ -35,7 +35,8 @@ class Item(NamedTuple):
     @property
     def history(self) -> History:
         """What becomes of the messages that it brought, if its tensor is learned."""
-        return (*self.done, *([-1] if self.refused else []), *([1] if self.tensor is not None else []))
+        learned = (1,) if self.tensor is not None else ()
+        return (*self.done, -1, *learned) if self.refused else self.done + learned
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -144,17 +144,18 @@ class Pipeline:
 
     def feed(self, records: Iterable[Record], now: float) -> None:
         """Decode records and let them wait for their minibatch."""
-        reached, ahead = self._before.reached, self._before.ahead
+        reached, ahead, expected = self._before.reached, self._before.ahead, self._expected
+        read, add = self._intake.read, self._batcher.add
         for record in records:
             partition, offset = record.position
-            if offset < self._expected[partition]:
+            if offset < expected[partition]:
                 raise LineageError(f"partition {partition} delivered offset {offset} again: a fault of the client")
-            self._expected[partition] = offset + 1
+            expected[partition] = offset + 1
             if offset >= reached[partition]:
-                item = self._intake.read(record, now)
+                item = read(record, now)
                 if ahead and within(record.position, ahead):
                     item = _again(item, within(record.position, self._before.learned))
-                self._batcher.add(item)
+                add(item)
             elif within(record.position, self._before.open):
                 item = self._intake.read(record, now)._replace(late=True)
                 if item.refused:  # what came before it is gone
@@ -173,6 +174,8 @@ class Pipeline:
         begun = self._begun(origins)
         if begun is not None:
             before = replace(before, epoch=before.epoch + 1)
+        used = [record for item in cut.rows for record in item.parts]
+        summed = self._workers.beside(checksum, *(record.value or b"" for record in used))
         if batch is not None:
             state, step = self._advance(state, batch)
             step, senses = judged(self.problem, before, batch, step)
@@ -195,14 +198,15 @@ class Pipeline:
             draws=before.draws.after(origins, letters),
             product=before.product.after(origins, before.epoch),
         )
-        journal += [self._journal(record) for record in self._records(before, cut, step, letters)]
+        told = {"used": runs(record.position for record in used), "checksum": summed()}
+        journal += [self._journal(record) for record in self._records(before, step, letters, told)]
         kinds, positions = tuple(r.error for r in letters), tuple(item.parts[-1].position for item in cut.rows)
         drawn = origins if any(origins) else ()
         energies = None if batch is None or isinstance(batch, Sums) else batch.energies
         outputs = (*self._results(cut, step), *journal)
         newest = cut.rows[-1].parts[-1].timestamp if cut.rows else -1
-        told = kinds, tuple(letters), positions, drawn, energies, begun, newest
-        return Outcome(outputs, step, *told, 0 if batch is None else len(batch), _staleness(cut, state))
+        known = kinds, tuple(letters), positions, drawn, energies, begun, newest
+        return Outcome(outputs, step, *known, 0 if batch is None else len(batch), _staleness(cut, state))
 
     def _begun(self, origins: Sequence[Origin | None]) -> str | None:
         """Why these rows begin another product of chains, if minibatches are draws of one."""
@@ -285,24 +289,21 @@ class Pipeline:
         return [Refused(*r.record.position, r.error, r.reason) for r in cut.refused]
 
     def _records(
-        self, before: Progress, cut: Cut, step: Step | None, letters: Sequence[Refused]
+        self, before: Progress, step: Step | None, letters: Sequence[Refused], told: dict[str, Any]
     ) -> Iterable[JournalRecord]:
         """The record of a step; very many refusals have records of their own before it, so that each can be read."""
         refused = list(letters)
         while len(refused) > REFUSALS:
             yield _record(before, self.progress.link, refused=tuple(refused[:REFUSALS]))
             del refused[:REFUSALS]
-        used = [record for item in cut.rows for record in item.parts]
         now = self.progress
         yield _record(
             now,
             now.link,
             event="step" if step else "refusal",
             weight=step.weight if step else 0.0,
-            used=runs(record.position for record in used),
             refused=tuple(refused),
-            checksum=checksum(*(record.value or b"" for record in used)),
-            **self._digested(now.state, step),
+            **told | self._digested(now.state, step),
         )
 
     def _digested(self, state: State, step: Step | None) -> dict[str, Any]:

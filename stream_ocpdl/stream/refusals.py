@@ -77,11 +77,12 @@ def merged(histories: Iterable[History]) -> History:
     (2, -3)
     """
     found: list[int] = []
-    for many in (many for history in histories for many in history):
-        if found and (found[-1] < 0) == (many < 0):
-            found[-1] += many
-        else:
-            found.append(many)
+    for history in histories:
+        for many in history:
+            if found and (found[-1] < 0) == (many < 0):
+                found[-1] += many
+            else:
+                found.append(many)
     return tuple(found)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from itertools import repeat
-from typing import Any, Self
+from typing import Self
 
 import msgpack
 import numpy as np
@@ -83,9 +83,9 @@ class Codes:
 
     def to_bytes(self, positions: Iterable[Position]) -> Iterator[bytes]:
         """The message of each, as `Code` reads it."""
-        pack, shape, payload = _body, [self.H.shape[1]], np.ascontiguousarray(self.H, F8).tobytes()
-        first = pack(["kind", "code", "dictionary", str(self.dictionary), "step", self.step, "input"])
-        last = pack([] if self.change is None else ["change", self.change])
+        pack, shape, payload = msgpack.Packer().pack, [self.H.shape[1]], np.ascontiguousarray(self.H, F8).tobytes()
+        first = _body(pack(["kind", "code", "dictionary", str(self.dictionary), "step", self.step, "input"]))
+        last = _body(pack([] if self.change is None else ["change", self.change]))
         size, fields = 8 * shape[0], 7 + sum(x is not None for x in (self.residuals, self.quantiles, self.change))
         first, nothing = bytes([0x80 | fields]) + first, repeat(None)
         columns = (positions, self.losses, self.residuals or nothing, self.quantiles or nothing)
@@ -95,12 +95,11 @@ class Codes:
                 own += ("residual", residual)
             if places is not None:
                 own += ("quantiles", places)
-            yield framed(b"".join((first, pack(own), last)), payload[j * size : (j + 1) * size])
+            yield framed(b"".join((first, _body(pack(own)), last)), payload[j * size : (j + 1) * size])
 
 
-def _body(values: list[Any]) -> bytes:
-    """The names and values of a map as msgpack has them, without its head: that of a short list is one byte, too."""
-    packed: bytes = msgpack.packb(values)
+def _body(packed: bytes) -> bytes:
+    """The names and values of a map as msgpack has them, of a short list of both: its head is one byte."""
     return packed[1:]
 
 
