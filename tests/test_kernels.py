@@ -243,10 +243,11 @@ def by_multipliers(Q, L, start, tolerance=1e-12):
     if len(inverse) == 0:
         return None
     loads, now = (lanes.aligned(len(Q), registers) for _ in range(2))
-    Y, rounds = start.copy(), np.full(count, -7)
+    Y, rounds = np.full_like(start, np.nan), np.full(count, -7)
     blocks.turn(L, 0, loads)
     room = multipliers.spaces(inverse, registers * lanes.GROUP)
-    multipliers.on_faces(inverse, loads, Y, rounds, room)
+    soon = multipliers.Soon(L, np.array([0, L.size]))
+    multipliers.on_faces(inverse, loads, start, Y, rounds, room, soon)
     blocks.turn(Y, 0, now)
     hard = multipliers.judge(Q, multipliers.units_of(Q), now, tolerance, loads, rounds)
     assert hard == np.count_nonzero(rounds == multipliers.HARD)
@@ -280,8 +281,9 @@ def test_few_rows_are_left_by_multipliers():
     Z = random.random((200, 9)) * (random.random((200, 9)) > 0.2)
     Y, rounds = by_multipliers(Q, Z @ Q, Z)
 
-    assert np.allclose(Y, Z, rtol=1e-9, atol=1e-9)
-    assert np.mean(rounds == multipliers.HARD) < 0.1
+    done = rounds != multipliers.HARD
+    assert np.allclose(Y[done], Z[done], rtol=1e-9, atol=1e-9)
+    assert np.mean(done) > 0.9
     assert by_multipliers(np.ones((3, 3)), np.ones((4, 3)), np.ones((4, 3))) is None
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stream_ocpdl.ocpdl import arrays
+from stream_ocpdl.ocpdl import arrays, contraction
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.compiled import kernel, part
 from stream_ocpdl.ocpdl.lanes import GROUP, aligned, fma, load, load_some, prefetch, spread, store, total
@@ -29,9 +29,6 @@ TILE = GROUP << 13
 
 SPAN = 8 * GROUP
 """Columns whose sums are in registers at a time; a tile has one span or several."""
-
-AHEAD = 2048
-"""Cells by which memory is asked for before it is read: the processor, left to itself, stops at the end of a page."""
 
 STRETCH = 16
 """Tiles whose sums are added in one register each."""
@@ -179,12 +176,8 @@ def fold_first(lo: int, hi: int, B: BigArray, V: Array, out: Array) -> None:
 def turn(U: Array, first: int, out: Array) -> None:
     """Rows [first, first + width) of U (Q, R) as columns, and zeros behind → out (R, width/GROUP, GROUP)."""
     R, registers, _ = out.shape
-    last = min(U.shape[0] - first, registers * GROUP)
-    for r in range(R):
-        for q in range(last):
-            out[r, q // GROUP, q % GROUP] = U[first + q, r]
-        for q in range(last, registers * GROUP):
-            out[r, q // GROUP, q % GROUP] = 0.0
+    width = registers * GROUP
+    contraction.turn(U, first, min(U.shape[0] - first, width), out.reshape(R, width))
 
 
 @part
@@ -265,7 +258,7 @@ def absorb_one(past: BigArray, k: int, x: Array, h: Array, keep: float, V: Array
     """Tile k of keep·past + h ⊗ x → B, and Σ_p V[p, r] B[k, r, p, :] → L (R, width/GROUP, GROUP). One x (P, width).
 
     Eight registers of sums stay where they are while the cells of the other modes go by: B is read and written in the
-    order in which it lies in memory.
+    order in which it lies in memory, so that the processor knows by itself what it will want next.
     """
     R, P, width = B.shape[1], B.shape[2], B.shape[3]
     old, zero = spread(keep), spread(0.0)
@@ -276,7 +269,6 @@ def absorb_one(past: BigArray, k: int, x: Array, h: Array, keep: float, V: Array
             i, j = (k * R + r) * P * width + q, q
             for p in range(P):
                 v = spread(V[p, r])
-                prefetch_line(past, i + AHEAD)
                 a, b, c, d = absorb_four(past, i, x, j, old, new, B)
                 s0, s1, s2, s3 = fma(v, a, s0), fma(v, b, s1), fma(v, c, s2), fma(v, d, s3)
                 a, b, c, d = absorb_four(past, i + SPAN // 2, x, j + SPAN // 2, old, new, B)
@@ -284,13 +276,6 @@ def absorb_one(past: BigArray, k: int, x: Array, h: Array, keep: float, V: Array
                 i, j = i + width, j + width
             store_four(L, r * width + q, s0, s1, s2, s3)
             store_four(L, r * width + q + SPAN // 2, s4, s5, s6, s7)
-
-
-@part
-def prefetch_line(B: BigArray, i: int) -> None:
-    """Ask for the SPAN cells from place i on, counted flat."""
-    for m in range(0, SPAN, 64 // B.itemsize):
-        prefetch(B, i + m)
 
 
 @part

@@ -9,7 +9,7 @@ import numpy as np
 
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.compiled import kernel, part
-from stream_ocpdl.ocpdl.lanes import GROUP, WIDE, fma, load, load_some, prefetch, spread, total
+from stream_ocpdl.ocpdl.lanes import GROUP, WIDE, fma, load, load_some, prefetch, spread, total, turn_square
 
 ROWS = 4
 """Rows at a time."""
@@ -48,11 +48,15 @@ def contract(lo: int, hi: int, X: BigArray, W: Array, out: Array) -> None:
 
 @part
 def turn(W: Array, first: int, size: int, out: Array) -> None:
-    """Rows [first, first + size) of W as columns, and zeros behind → out (R, STRIDE)."""
-    for r in range(W.shape[1]):
-        for q in range(size):
+    """Rows [first, first + size) of W (Q, R) as columns, and zeros behind → out (R, size or more)."""
+    (R, step), rest, whole = out.shape, out.shape[0] % GROUP, size - size % GROUP
+    for q in range(0, whole, GROUP):
+        for r in range(0, R - rest, GROUP):
+            turn_square(W, (first + q) * R + r, R, out, r * step + q, step)
+    for r in range(R):
+        for q in range(whole if r < R - rest else 0, size):
             out[r, q] = W[first + q, r]
-        for q in range(size, (size + GROUP - 1) // GROUP * GROUP):
+        for q in range(size, step):
             out[r, q] = 0.0
 
 

@@ -76,6 +76,12 @@ def prefetch(x: BigArray, i: int) -> None:
     """Bring the cache line with place i of an array in C order, counted flat, into the second cache."""
 
 
+def turn_square(x: Array, i: int, stride: int, out: Array, j: int, step: int) -> None:
+    """GROUP rows of GROUP numbers, from place i of x on and `stride` apart → columns, from place j on, `step` apart."""
+    for k in range(GROUP):
+        out.reshape(-1)[j + k : j + k + GROUP * step : step] = x.reshape(-1)[i + k * stride : i + k * stride + GROUP]
+
+
 def spread(x: float) -> Array:
     """The same number in each lane."""
     return np.full(GROUP, x)
@@ -152,9 +158,11 @@ def instruction(function: Any, result: Any, kinds: tuple[Any, ...], emit: Callab
         return None
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        if kinds[0] is ARRAY:
-            args = (context.make_array(sig.args[0])(context, builder, args[0]), *args[1:])
-        written = emit(builder, *args)
+        given = (
+            context.make_array(which)(context, builder, arg) if kind is ARRAY else arg
+            for which, arg, kind in zip(sig.args, args, kinds, strict=True)
+        )
+        written = emit(builder, *given)
         return context.get_dummy_value() if result == types.none else written
 
     by_arity: dict[int, Any] = {  # Numba looks at the names of arguments
@@ -162,6 +170,7 @@ def instruction(function: Any, result: Any, kinds: tuple[Any, ...], emit: Callab
         2: lambda a, b: chosen(a, b),
         3: lambda a, b, c: chosen(a, b, c),
         4: lambda a, b, c, d: chosen(a, b, c, d),
+        6: lambda a, b, c, d, e, f: chosen(a, b, c, d, e, f),
     }
     NUMBA.type_callable(function)(lambda _: by_arity[len(kinds)])
     NUMBA.lower_builtin(function, *kinds)(lower)
@@ -279,6 +288,21 @@ def emit_store_masked(builder: Any, x: Any, i: Any, k: Any, v: Any) -> Any:
     return called(builder, f"llvm.masked.store.{name}.p0", ir.VoidType(), *args)
 
 
+def emit_turn_square(builder: Any, x: Any, i: Any, stride: Any, out: Any, j: Any, step: Any) -> None:
+    """`turn_square`: rows change places with each other by single lanes, then by pairs, then by fours."""
+    rows = [emit_load(builder, x, builder.add(i, builder.mul(stride, stride.type(k)))) for k in range(GROUP)]
+    kind, size = ir.VectorType(ir.IntType(32), GROUP), 1
+    while size < GROUP:
+        low = ir.Constant(kind, [k if not k & size else GROUP + k - size for k in range(GROUP)])
+        high = ir.Constant(kind, [k + size if not k & size else GROUP + k for k in range(GROUP)])
+        for k in (k for k in range(GROUP) if not k & size):
+            pair = rows[k], rows[k + size]
+            rows[k], rows[k + size] = (builder.shuffle_vector(*pair, places) for places in (low, high))
+        size *= 2
+    for k, row in enumerate(rows):
+        emit_store(builder, out, builder.add(j, builder.mul(step, step.type(k))), row)
+
+
 def emit_rounded(builder: Any, v: Any, x: Any) -> Any:
     """v as it will be when it is read again from x."""
     register = ir.VectorType(x.data.type.pointee, GROUP)
@@ -312,6 +336,7 @@ instruction(load_some, LANES, (ARRAY, INDEX, INDEX), emit_load_some)
 instruction(store, types.none, (ARRAY, INDEX, LANES), emit_store)
 instruction(store_some, types.none, (ARRAY, INDEX, INDEX, LANES), emit_store_some)
 instruction(prefetch, types.none, (ARRAY, INDEX), emit_prefetch)
+instruction(turn_square, types.none, (ARRAY, INDEX, INDEX, ARRAY, INDEX, INDEX), emit_turn_square)
 instruction(fma, LANES, (LANES, LANES, LANES), emit_fma)
 instruction(total, types.float64, (LANES,), emit_total)
 instruction(lane, types.float64, (LANES, INDEX), lambda b, a, j: b.extract_element(a, j))

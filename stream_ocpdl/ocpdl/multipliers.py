@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stream_ocpdl.ocpdl.arrays import Array, Indices
+from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
 from stream_ocpdl.ocpdl.compiled import kernel, part
 from stream_ocpdl.ocpdl.lanes import (
     GROUP,
@@ -29,6 +29,7 @@ from stream_ocpdl.ocpdl.lanes import (
     larger,
     load,
     load_some,
+    prefetch,
     put,
     smaller,
     some,
@@ -54,6 +55,9 @@ PLACES = np.array([sorted(range(GROUP), key=lambda j: ~bits >> j & 1) for bits i
 
 COUNTS = np.array([bits.bit_count() for bits in range(1 << GROUP)])
 """How many are set."""
+
+LINES = 4
+"""Lines of memory that are asked for at a time."""
 
 HARD = -1
 """The rounds of a row that is left to others."""
@@ -119,6 +123,17 @@ class Room(NamedTuple):
     """G[Z, Z] of a register full of rows, and below it −u[Z], then μ."""
 
 
+class Soon(NamedTuple):
+    """Memory that is wanted after the rows, and is asked for while they are solved, some lines at a time.
+
+    Solving rows needs no memory, and what comes then does nothing but wait for it.
+    """
+
+    memory: BigArray
+    at: Indices
+    """Its first place that was not asked for, counted flat, and the first that is not wanted."""
+
+
 @kernel
 def spaces(inverse: Array, count: int) -> Room:
     """Memory for so many rows; none where there is no inverse."""
@@ -139,8 +154,8 @@ def spaces(inverse: Array, count: int) -> Room:
 
 
 @part
-def on_faces(inverse: Array, loads: Array, Y: Array, rounds: Indices, room: Room) -> None:
-    """The first columns of loads (R, ·, GROUP) → minimisers, rows of Y, which holds the start; rounds, or HARD.
+def on_faces(inverse: Array, loads: Array, start: Array, Y: Array, rounds: Indices, room: Room, soon: Soon) -> None:
+    """The first columns of loads (R, ·, GROUP) → minimisers, rows of Y, and rounds; or HARD, and no row.
 
     In each round rows are solved a register full at once, and those that are not done wait for the next.
     """
@@ -150,16 +165,16 @@ def on_faces(inverse: Array, loads: Array, Y: Array, rounds: Indices, room: Room
     for r in range(R):
         if not inverse[r, r] > 0.0:  # it stays where it is: nothing is ever added to it
             for i in range(Y.shape[0]):
-                free[i, r] = Y[i, r]
-    size = first_faces(Y, rounds, room)
+                free[i, r] = start[i, r]
+    size = first_faces(start, rounds, room)
     for used in range(1, PATIENCE + 1):
         left = 0
         for first in range(0, size, GROUP):
             last = min(first + GROUP, size)
-            multiply(inverse, first, last, room)
+            multiply(inverse, first, last, room, soon)
             for j in range(last - first):
                 i = waiting[first + j]
-                done = to_face(inverse, i, j, room)
+                done = to_face(inverse, i, j, room, soon)
                 rounds[i] = used if done else HARD
                 if done:
                     for r in range(0, R, GROUP):
@@ -171,13 +186,23 @@ def on_faces(inverse: Array, loads: Array, Y: Array, rounds: Indices, room: Room
 
 
 @part
-def first_faces(Y: Array, rounds: Indices, room: Room) -> int:
+def ask(soon: Soon) -> None:
+    """Ask for the next few lines: more at once would have to wait for each other."""
+    at, line = soon.at[0], 64 // soon.memory.itemsize
+    if at < soon.at[1]:
+        for m in range(LINES):
+            prefetch(soon.memory, at + m * line)
+        soon.at[0] = at + LINES * line
+
+
+@part
+def first_faces(start: Array, rounds: Indices, room: Room) -> int:
     """The faces on which the start is; those with many zeros are HARD, the others wait; how many."""
-    R, waiting = Y.shape[1], 0
-    for i in range(Y.shape[0]):
+    R, waiting = start.shape[1], 0
+    for i in range(start.shape[0]):
         size = 0
         for r in range(0, R, GROUP):
-            y = load_some(Y, i * R + r, R - r)
+            y = load_some(start, i * R + r, R - r)
             size = join(below(y, load(room.least, r)), r, i, size, room)
         room.size[i] = size
         rounds[i] = HARD
@@ -198,15 +223,16 @@ def join(bits: int, r: int, i: int, size: int, room: Room) -> int:
 
 
 @part
-def multiply(inverse: Array, first: int, last: int, room: Room) -> None:
+def multiply(inverse: Array, first: int, last: int, room: Room, soon: Soon) -> None:
     """μ of the waiting rows [first, last), one to a lane → the last row of the system.
 
     G[Z, Z] = CDCᵀ, column by column; −u[Z], as one row more, becomes C⁻¹ of itself on the way. A row whose Z is smaller
     than that of others, and a lane without one, has the identity and zeros instead.
     """
-    most = gather(inverse, first, last, room)
+    most = gather(inverse, first, last, room, soon)
     M, bottom = room.system, room.system.shape[0] - 1
     for k in range(most):
+        ask(soon)
         scale = spread(1.0) / take(M, k, k)
         for i in range(k + 1, most):
             row = take(M, i, k)
@@ -226,7 +252,7 @@ def multiply(inverse: Array, first: int, last: int, room: Room) -> None:
 
 
 @part
-def gather(inverse: Array, first: int, last: int, room: Room) -> int:
+def gather(inverse: Array, first: int, last: int, room: Room, soon: Soon) -> int:
     """G[Z, Z] and −u[Z] of the waiting rows [first, last) → the system; the size of the largest."""
     zero, size, waiting, M, most = room.zero, room.size, room.waiting, room.system, 0
     bottom = M.shape[0] - 1
@@ -239,6 +265,7 @@ def gather(inverse: Array, first: int, last: int, room: Room) -> int:
             count = size[i]
             for k in range(count):
                 r = zero[i, k]
+                ask(soon)
                 for m in range(k + 1):
                     M[k, m, j] = inverse[r, zero[i, m]]
                 M[bottom, k, j] = -room.free[i, r]
@@ -250,12 +277,13 @@ def gather(inverse: Array, first: int, last: int, room: Room) -> int:
 
 
 @part
-def to_face(inverse: Array, i: int, j: int, room: Room) -> bool:
+def to_face(inverse: Array, i: int, j: int, room: Room, soon: Soon) -> bool:
     """Row i, whose μ is in lane j, on its face → point; whether neither is below zero."""
     width, zero, size, M, point = inverse.shape[1], room.zero, room.size[i], room.system, room.point
     bottom, lowest, good = M.shape[0] - 1, spread(0.0), True
     for r in range(0, width, GROUP):
         y = load(room.free, i * width + r)
+        ask(soon)
         for k in range(size):
             y = fma(spread(M[bottom, k, j]), load(inverse, zero[i, k] * width + r), y)
         store(point, r, y)

@@ -54,7 +54,7 @@ from stream_ocpdl.ocpdl.compiled import kernel, part
 from stream_ocpdl.ocpdl.constraints import NonnegativeBall
 from stream_ocpdl.ocpdl.entries import AnyBatch, SparseBatch
 from stream_ocpdl.ocpdl.lanes import GROUP, aligned, fma, put, spread, take, total
-from stream_ocpdl.ocpdl.multipliers import HARD, Room, inverse_of, judge, on_faces, spaces, units_of
+from stream_ocpdl.ocpdl.multipliers import HARD, Room, Soon, inverse_of, judge, on_faces, spaces, units_of
 from stream_ocpdl.ocpdl.onerow import most_rounds
 from stream_ocpdl.ocpdl.problem import Problem, Sets
 from stream_ocpdl.ocpdl.quadratic import Solution, largest_diagonal, objective
@@ -294,6 +294,7 @@ def go_over(lo: int, hi: int, past: BigArray, minibatch: Minibatch, mode: Mode, 
     x, L, loads = aligned(X.shape[0], width // GROUP), aligned(R, width // GROUP), aligned(R, width // GROUP)
     before, now, rest = aligned(R, width // GROUP), aligned(R, width // GROUP), np.empty((width, R))
     sums, grams, units, room = aligned(R, P), aligned(R, R), units_of(mode.Q), spaces(mode.inverse, width)
+    soon = Soon(past, np.zeros(2, np.int64))
     for s in range(lo, hi):
         sums[:] = 0.0
         grams[:] = 0.0
@@ -309,8 +310,9 @@ def go_over(lo: int, hi: int, past: BigArray, minibatch: Minibatch, mode: Mode, 
                 absorb_entries(entries, k, mode.V, B, L)
             if mode.solved:  # 3, 4
                 start, Y, rounds = mode.start[first:last], out.Y[first:last], out.rounds[first:last]
+                soon.at[0], soon.at[1] = (k + 1) * R * P * width, min(k + 2, tiles) * R * P * width
                 turn(start, 0, before)
-                solve_tile(mode, units, L, before, start, loads, rest, room, Y, now, rounds)
+                solve_tile(mode, units, L, before, start, loads, rest, room, Y, now, rounds, soon)
                 fold_tile(B, k, now, sums)
                 gram_tile(now, grams)
                 measure(mode, L, before, now, out.sums[s])
@@ -334,13 +336,13 @@ def solve_tile(
     Y: Array,
     now: Array,
     rounds: Indices,
+    soon: Soon,
 ) -> None:
     """The rows of a tile → Y, rounds, and, as columns, now; L and before, the start, are columns (R, ·, GROUP)."""
-    Y[:] = start
     pull(mode, L, before, loads)
     hard = Y.shape[0]
     if mode.inverse.shape[0] > 0:
-        on_faces(mode.inverse, loads, Y, rounds, room)
+        on_faces(mode.inverse, loads, start, Y, rounds, room, soon)
         turn(Y, 0, now)
         hard = judge(mode.Q, units, now, mode.tolerance, loads, rounds)
     else:

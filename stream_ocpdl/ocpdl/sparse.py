@@ -18,10 +18,10 @@ import numpy as np
 from stream_ocpdl.ocpdl import arrays
 from stream_ocpdl.ocpdl.aggregates import Aggregates, first_group, gram, gram_of_atoms, khatri_rao, with_new
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
-from stream_ocpdl.ocpdl.blocks import AHEAD, Folded, load_four, store_four
+from stream_ocpdl.ocpdl.blocks import Folded, load_four, store_four
 from stream_ocpdl.ocpdl.compiled import exact, part
 from stream_ocpdl.ocpdl.entries import SparseBatch
-from stream_ocpdl.ocpdl.lanes import GROUP, fma, load_some, prefetch, spread, store_some, total
+from stream_ocpdl.ocpdl.lanes import GROUP, fma, load_some, spread, store_some, total
 from stream_ocpdl.ocpdl.quadratic import product
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
@@ -198,8 +198,6 @@ def shrink(past: BigArray, i: int, size: int, keep: float, W: Array, j: int, B: 
     s0, s1, s2, s3 = zero, zero, zero, zero
     whole = size // SPAN * SPAN
     for q in range(0, whole, SPAN):
-        for m in range(0, SPAN, 64 // B.itemsize):
-            prefetch(past, i + q + AHEAD + m)
         a, b, c, d = load_four(past, i + q)
         store_four(B, i + q, old * a, old * b, old * c, old * d)
         a, b, c, d = load_four(B, i + q)
