@@ -1,5 +1,7 @@
 """Kernels against the oracle, compiled and not, in both precisions."""
 
+import threading
+
 import numba
 import numpy as np
 import pytest
@@ -154,12 +156,15 @@ def test_ranges_do_not_change_a_bit():
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_call_beside_has_its_result(threads):
-    """Or its error, when it is asked for; on one thread it is made then."""
+def test_a_call_beside_has_its_result(threads, monkeypatch):
+    """Or its error, when it is asked for; on one thread, and where it is small, it is made here."""
+    monkeypatch.setattr("stream_ocpdl.ocpdl.workers.WORTH_A_THREAD", 2)
     with Workers(threads) as workers:
-        called = workers.beside(sum, [1, 2])
-        failed = workers.beside(int, "three")
-        assert called() == 3
+        called = workers.beside(2, threading.get_ident)
+        small = workers.beside(1, threading.get_ident)
+        failed = workers.beside(2, int, "three")
+        assert (called() == threading.get_ident()) == (threads == 1)
+        assert small() == threading.get_ident()
         with pytest.raises(ValueError, match="three"):
             failed()
 

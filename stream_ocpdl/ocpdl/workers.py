@@ -39,9 +39,13 @@ class Workers:
         for other in others:
             other.result()
 
-    def beside(self, call: Callable[..., T], *args: Any) -> Callable[[], T]:
-        """Make a call that lets the interpreter go while others are made here; what is returned has its result."""
-        return partial(call, *args) if self._pool is None else self._pool.submit(call, *args).result
+    def beside(self, cost: float, call: Callable[..., T], *args: Any) -> Callable[[], T]:
+        """Make a call that lets the interpreter go while others are made here, if its cost, as in `run`, is worth it;
+        what is returned has its result, or makes it.
+        """
+        if self._pool is None or cost < WORTH_A_THREAD:
+            return partial(call, *args)
+        return self._pool.submit(call, *args).result
 
     def close(self) -> None:
         """End the threads; from now on everything runs on the calling one."""

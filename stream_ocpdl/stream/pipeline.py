@@ -175,7 +175,8 @@ class Pipeline:
         if begun is not None:
             before = replace(before, epoch=before.epoch + 1)
         used = [record for item in cut.rows for record in item.parts]
-        summed = self._workers.beside(checksum, *(record.value or b"" for record in used))
+        values = [record.value or b"" for record in used]
+        summed = self._workers.beside(sum(map(len, values)), checksum, *values)
         if batch is not None:
             state, step = self._advance(state, batch)
             step, senses = judged(self.problem, before, batch, step)
