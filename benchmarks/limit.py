@@ -14,13 +14,15 @@ contenders take turns on every block. As in the service, a minibatch is gathered
 which copies and checks it, and then learned in place: so it is as warm as there, and as what the yardstick copies.
 `achieved` is the median of the steps, CPU time on one thread and wall time on two; `gather` that of what went before,
 wall time. The limit is the median over the blocks, and `best` is the share that the shortest times give. Shares of two
-threads are of the same limit of one core. `speedup` is the ratio of wall times. How often a radius was active, and how
+threads are of the same limit of one core. `speedup` is the ratio of wall times, and `copies` that of the copy, half of
+it on each of two cores: what waits for memory gains no more than that. How often a radius was active, and how
 often every sub-problem settled, is in the JSON.
 """
 
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import prod
 
@@ -40,6 +42,9 @@ WARM = 30
 BLOCK = 64e6
 """Bytes of minibatches that are made at once."""
 
+MUCH = 50e6
+"""Bytes from which on a copy is made by two threads, too: less stays in a cache."""
+
 SIDE = 768
 """Rows and columns of the matrices whose product gives the rate."""
 
@@ -57,6 +62,7 @@ COLUMNS = {
     "share": ".1%",
     "best": ".1%",
     "speedup": ".2f",
+    "copies": ".2f",
     "steps": "",
 }
 
@@ -207,6 +213,7 @@ class Yardstick:
         self.flops, self.bytes = case.flops, 2 * len(self._from)
         self.product: list[float] = []
         self.copy: list[float] = []
+        self.second: list[float] = []
 
     def measure(self) -> None:
         """Seconds of a flop and of a byte; each after one that does not count, which brings its memory in."""
@@ -218,6 +225,23 @@ class Yardstick:
             copy = seconds(lambda: [np.copyto(self._to, self._from) for _ in range(self._repeats)])
             if kept:
                 self.copy.append(copy / (self._repeats * self.bytes))
+        if self.bytes > MUCH:
+            self.second.append(self.gained())
+
+    def gained(self) -> float:
+        """How many times as fast as one thread two are that copy a half each; wall time."""
+        half = len(self._from) // 2
+        began = time.perf_counter()
+        np.copyto(self._to, self._from)
+        alone = time.perf_counter() - began
+        with ThreadPoolExecutor(1) as other:
+            other.submit(int).result()
+            began = time.perf_counter()
+            rest = other.submit(np.copyto, self._to[half:], self._from[half:])
+            np.copyto(self._to[:half], self._from[:half])
+            rest.result()
+            both = time.perf_counter() - began
+        return alone / both
 
     def limit(self, statistic: Callable[[list[float]], float] = np.median) -> tuple[float, str]:
         """Seconds of the limit, and what sets it."""
@@ -251,6 +275,7 @@ def row(
         "share": limit / float(np.median(mine.times)),
         "best": yardstick.limit(np.min)[0] / min(mine.times),
         "speedup": float(np.median(alone) / np.median(mine.wall)) if threads > 1 else None,
+        "copies": float(np.median(yardstick.second)) if threads > 1 and yardstick.second else None,
         "steps": len(mine.times),
         "radius_active": float(np.mean([any(step.radius_active) for step in mine.steps])),
         "settled": float(np.mean([all(step.settled) and step.coding.settled for step in mine.steps])),
