@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from stream_ocpdl.ocpdl import (
     aggregates,
     blocks,
-    contraction,
     kernels,
     lanes,
     multipliers,
@@ -29,9 +28,9 @@ SHAPES = [(7,), (4, 6), (3, 5, 2), (2, 3, 4, 2), (1, 1), (300, 3), (3, 700)]
 
 @pytest.fixture(params=["compiled", "interpreted"])
 def mode(request, monkeypatch):
-    """Run every kernel as Numba made it, and again as Python reads it."""
+    """Run every kernel as Numba made it, and again as Python reads it; not those that are written in LLVM's terms."""
     if request.param == "interpreted":
-        for module in (kernels, rows, rowgroup, onerow, blocks, contraction):
+        for module in (kernels, rows, rowgroup, onerow, blocks):
             for name, function in list(vars(module).items()):
                 if hasattr(function, "py_func"):
                     monkeypatch.setattr(module, name, function.py_func)
@@ -78,18 +77,40 @@ def test_panels_are_their_einsums(b, P, Q, R, dtype):
     codes, folded = np.empty((b, R)), np.empty((R, P))
     wanted = 0.7 * B.astype(float) + np.einsum("jr,jpq->rpq", H, X)
     product = 0.7 * B.astype(float).reshape(R, -1) + H.T @ X.reshape(b, -1)
-    other = B.copy().reshape(R, -1)
+    other, far, folded_far = B.copy().reshape(R, -1), B.copy(), np.empty((R, P))
     close = 1e-12 if dtype == "float64" else 1e-6
 
     panels.correlate(X, V, W, codes)
     panels.absorb_and_fold(B, X, H, 0.7, W, folded)
     panels.add_product(0, P * Q, H, X.reshape(b, -1), 0.7, other)
+    for lo, hi in ((0, P // 2), (P // 2, P)):
+        panels.absorb_and_fold_far(lo, hi, far, X, H, 0.7, W, folded_far)
 
+    assert np.array_equal(far, B)
+    assert np.array_equal(folded_far, folded)
     assert np.allclose(codes, np.einsum("jpq,pr,rq->jr", X.astype(float), V, W), rtol=1e-12)
     assert np.allclose(B, wanted, rtol=close)
     assert np.allclose(folded, np.einsum("rpq,rq->rp", B.astype(float), W), rtol=1e-12)  # of B as it was written
     assert np.allclose(other, product, rtol=close)
     assert np.array_equal(memory[-8:], guard)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_what_is_in_no_cache_is_absorbed_alike(dtype):
+    """A minibatch just too large to be NEAR, and one that is not: the einsum both times, and the far way's bits."""
+    random, P, R = np.random.default_rng(0), 100, 5
+    limit = panels.NEAR // (3 * P * np.dtype(dtype).itemsize)
+    for Q in (limit, limit + 1):
+        X, H, W = random.random((3, P, Q)).astype(dtype), random.random((3, R)), random.random((R, Q))
+        B, folded, folded_far = random.random((R, P, Q)).astype(dtype), np.empty((R, P)), np.empty((R, P))
+        far, wanted = B.copy(), 0.7 * B.astype(float) + np.einsum("jr,jpq->rpq", H, X)
+
+        panels.absorb_and_fold(B, X, H, 0.7, W, folded)
+        panels.absorb_and_fold_far(0, P, far, X, H, 0.7, W, folded_far)
+
+        assert np.allclose(B, wanted, rtol=1e-12 if dtype == "float64" else 1e-6)
+        assert np.array_equal(B, far)
+        assert np.array_equal(folded, folded_far)
 
 
 def test_small_products():
@@ -127,6 +148,34 @@ def test_registers_in_python_are_the_compiled_ones(k, dtype):
     assert np.allclose(ours, theirs, rtol=1e-14 if dtype == "float64" else 1e-6)
 
 
+def test_lanes_come_from_places_of_their_own():
+    """Compiled and in Python: lane l is x[rows[i + l] + columns[j + l]], flat."""
+    random = np.random.default_rng(2)
+    x, rows, columns = random.random((9, 9)), 9 * random.integers(9, size=24), random.integers(9, size=24)
+
+    def each(out):
+        lanes.store(out, 0, lanes.take_each(x, rows, 3, columns, 5))
+        return out
+
+    wanted = x.reshape(-1)[rows[3 : 3 + lanes.GROUP] + columns[5 : 5 + lanes.GROUP]]
+    assert np.array_equal(each(np.empty(lanes.GROUP)), wanted)
+    assert np.array_equal(numba.njit(each)(np.empty(lanes.GROUP)), wanted)
+
+
+def test_squares_are_turned():
+    """Compiled and in Python: rows that are 20 apart become columns that are 30 apart; nothing else is written."""
+    x, size = np.random.default_rng(3).random((9, 20)), lanes.GROUP
+    wanted = np.zeros((9, 30))
+    wanted[1 : 1 + size, 3 : 3 + size] = x[:size, 5 : 5 + size].T
+
+    def turn(out):
+        lanes.turn_square(x, 5, 20, out, 33, 30)
+        return out
+
+    assert np.array_equal(turn(np.zeros((9, 30))), wanted)
+    assert np.array_equal(numba.njit(turn)(np.zeros((9, 30))), wanted)
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_a_batch_is_scanned(dtype, mode):
     """Energies and signs, also of an infinity and a NaN: neither may be optimised away."""
@@ -148,7 +197,8 @@ def test_ranges_do_not_change_a_bit():
         workers = Workers(threads)
         got = aggregates.absorb(aggregates.nothing((90, 700), 5, "float64"), X, 1.0, H, 0.4, workers)
         bars = [bar for i in (0, 1) for bar in aggregates.Intermediate(got, loadings, workers)(i)]
-        outcomes.append([got.B, aggregates.correlate(X, loadings, workers), *bars])
+        fused, known = aggregates.absorb_and_fold(got, loadings, X, 1.0, H, 0.4, workers)
+        outcomes.append([got.B, aggregates.correlate(X, loadings, workers), *bars, fused.B, known.T])
         workers.close()
 
     for outcome in outcomes[1:]:
@@ -254,7 +304,7 @@ def by_multipliers(Q, L, start, tolerance=1e-12):
     soon = multipliers.Soon(L, np.array([0, L.size]))
     multipliers.on_faces(inverse, loads, start, Y, rounds, room, soon)
     blocks.turn(Y, 0, now)
-    hard = multipliers.judge(Q, multipliers.units_of(Q), now, tolerance, loads, rounds)
+    hard = multipliers.judge(Q, multipliers.units_of(Q), now, tolerance, loads, rounds, soon)
     assert hard == np.count_nonzero(rounds == multipliers.HARD)
     return Y, rounds
 
@@ -391,3 +441,21 @@ def test_a_number_that_is_none_shows(bad):
 
     assert not np.isfinite(Z[6]).all()
     assert np.array_equal(Y[others], Z[others])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(("R", "P", "Q"), [(3, 7, 1100), (2, 4, 512), (1, 1, 1), (5, 9, 515), (2, 3, 17)])
+def test_strips_are_folded_to_the_bit(R, P, Q, dtype, mode):
+    """The einsum; and however B is read, and in whatever ranges, it has the same bits."""
+    random = np.random.default_rng(0)
+    T, V = random.random((R, P, Q)).astype(dtype), random.random((P, R))
+    columns, strips, parts = np.empty((R, Q)), np.empty((R, Q)), np.empty((R, Q))
+    count = R * -(-Q // kernels.COLUMNS)
+    kernels.fold_first(0, Q, T, V, columns)
+    kernels.fold_strips(0, count, T, V, strips)
+    for k in range(count):
+        kernels.fold_strips(k, k + 1, T, V, parts)
+
+    assert np.allclose(strips, np.einsum("rpq,pr->rq", T.astype(float), V), rtol=1e-13)
+    assert np.array_equal(strips, columns)
+    assert np.array_equal(strips, parts)

@@ -102,9 +102,10 @@ def test_only_large_problems_are_cut():
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize(("rows", "cells", "rank"), [(7, 1500, 6), (4, 64, 4), (1, 3, 1), (5, 1025, 3)])
-def test_the_long_contraction_is_a_product(rows, cells, rank, dtype, mode):  # noqa: F811
-    """XW compiled and not, whatever is left over of rows, cells and atoms; a row has one sum whatever its range."""
+@pytest.mark.parametrize("rank", [*range(1, 10), 13, 60])
+@pytest.mark.parametrize(("rows", "cells"), [(7, 1500), (4, 64), (1, 3), (5, 1025), (13, 1), (6, 5125), (3, 8)])
+def test_the_long_contraction_is_a_product(rows, cells, rank, dtype):
+    """XW, whatever is left over of rows, cells, atoms and spans; a row has one sum whatever its range."""
     random = np.random.default_rng(0)
     X, W = random.random((rows, cells)).astype(dtype), random.random((cells, rank))
     whole, parts = np.empty((rows, rank)), np.empty((rows, rank))

@@ -56,6 +56,27 @@ def absorb(
     return with_new(past, B, energy, H, w)
 
 
+def absorb_and_fold(
+    past: Aggregates,
+    loadings: Sequence[Array],
+    X: BigArray,
+    energy: float,
+    H: Array,
+    w: float,
+    workers: Workers = SERIAL,
+    consume: bool = False,
+) -> tuple[Aggregates, Folded | None]:
+    """`absorb`, and B contracted with the second group of modes meanwhile, if the first has enough cells."""
+    V, W = halves(loadings)
+    (P, R), Q, b = V.shape, len(W), len(X)
+    if P < IN_A_ROW:
+        return absorb(past, X, energy, H, w, workers, consume), None
+    B, T = np.asarray(past.B) if consume else arrays.copy(past.B), np.empty((R, P))
+    factors = X.reshape(b, P, Q), H * (w / b), 1 - w, panels.turned_in_lanes(W)
+    workers.run(panels.absorb_and_fold_far, P, R * b * Q, B.reshape(R, P, Q), *factors, T)
+    return with_new(past, B, energy, H, w), Folded(T, gram(loadings[-1]))
+
+
 def with_new(past: Aggregates, B: BigArray | Blocks, energy: float, H: Array, w: float) -> Aggregates:
     """The aggregates with a B that has absorbed the minibatch, and all the rest that has to."""
     b = len(H)
@@ -108,7 +129,7 @@ def without_second(X: BigArray, W: Array, workers: Workers = SERIAL) -> Array:
     """X (b, I₁…Iₙ) contracted with W (Q, R), the second group of modes → (b, P, R)."""
     b, (Q, R) = len(X), W.shape
     out = np.empty((X.size // Q, R))
-    workers.run(contraction.contract, len(out), W.size, X.reshape(-1, Q), W, out, grain=contraction.ROWS)
+    workers.run(contraction.contract, len(out), W.size, X.reshape(-1, Q), W, out, grain=contraction.STRIP)
     return out.reshape(b, -1, R)
 
 
@@ -234,7 +255,6 @@ def fold_first(T: BigArray, V: Array, left: tuple[int, ...] | None = None, worke
     R, cells = len(T), T.size // V.size
     left = T.shape[2:] if left is None else left
     out = np.empty((R, *left))
-    workers.run(
-        kernels.fold_first, cells, V.size, T.reshape(R, len(V), cells), V, out.reshape(R, -1), grain=kernels.TILE
-    )
+    strips, whole = R * -(-cells // kernels.COLUMNS), T.reshape(R, len(V), cells)
+    workers.run(kernels.fold_strips, strips, T.size / strips, whole, V, out.reshape(R, -1))
     return out

@@ -1,49 +1,78 @@
 """The long contraction of a minibatch: X (N, Q) with a group of modes W (Q, R), the first half of Algorithm 4's WᵀX.
 
-Sixteen registers of sums, of four rows with four atoms, run along Q; or eight, of four rows with two atoms, where there
-are no more. A sum is added lane by lane in ascending order of the cells, whichever rows and atoms are at its side: its
-bits depend on no range.
+Sums of a few rows with a few atoms stay in registers while both run along Q. A sum is added lane by lane in ascending
+order of the cells, whichever rows and atoms are at its side: its bits depend on no range.
 """
+
+from typing import Any
 
 import numpy as np
 
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
-from stream_ocpdl.ocpdl.compiled import kernel, part
-from stream_ocpdl.ocpdl.lanes import GROUP, WIDE, fma, load, load_some, prefetch, spread, total, turn_square
+from stream_ocpdl.ocpdl.compiled import exact, intrinsic, part
+from stream_ocpdl.ocpdl.lanes import (
+    GROUP,
+    WIDE,
+    ZERO,
+    aligned,
+    emit_fma,
+    emit_load,
+    emit_load_some,
+    emit_prefetch,
+    emit_store,
+    load,
+    total,
+    turn_square,
+)
+from stream_ocpdl.ocpdl.panels import ATOMS, INT, REGISTERS, TOOLS, sized
 
-ROWS = 4
-"""Rows at a time."""
+FEWEST, ROWS = REGISTERS
+"""Rows at a time, at least and at most. Where two are the fewest, a single one is taken twice."""
 
-SPAN = 1024 if WIDE else 512
-"""Cells of a sum that are taken at a time, a multiple of GROUP: those of W, turned, stay in the cache."""
+ROOM = 20480 if WIDE else 10240
+"""Numbers of W that are turned at a time, if that is enough for the least SPAN: they stay in the second cache."""
 
-STRIDE = SPAN + GROUP
-"""From an atom of the turned W to the next: no power of two, whose rows would crowd each other out of the cache."""
+STRIP = 2 * ROWS
+"""Rows that meet a block of atoms one after the other, while that is in a cache."""
+
+SPAN = 512
+"""Cells of a sum that are taken at a time, at least."""
 
 
-@kernel
+@exact
 def contract(lo: int, hi: int, X: BigArray, W: Array, out: Array) -> None:
     """XW, rows [lo, hi) (Algorithm 4's WᵀX for one group of modes). X (N, Q), W (Q, R) → out (N, R).
 
-    By spans of the sum, for which W is turned so that all loops run along memory. Where fewer than four rows are left,
-    the last is taken several times.
+    By spans of the sum, for which W is turned so that all loops run along memory. With few atoms a span is long: rows
+    are read from their beginning to their end then, which memory likes best.
     """
     Q, R = W.shape
-    turned = np.zeros((R, STRIDE))
+    blocks, span = -(-R // ATOMS), max(SPAN, ROOM // R // SPAN * SPAN)
+    # An odd number of registers: rows that begin a power of two apart would crowd each other out of the cache.
+    step = (-(-min(span, Q) // GROUP) | 1) * GROUP
+    sums, turned = aligned(ROWS, ATOMS), np.zeros((R, step))
     out[lo:hi, :] = 0.0
-    for first in range(0, Q, SPAN):
-        size = min(SPAN, Q - first)
+    for first in range(0, Q, span):
+        size = min(span, Q - first)
         turn(W, first, size, turned)
-        for n in range(lo, hi, ROWS):
+        for begin in range(lo, hi, STRIP):
             r = 0
-            while WIDE and r + 4 <= R:
-                four_atoms(X, n, hi, first, size, turned, r, out)
-                r += 4
-            while r + 2 <= R:
-                two_atoms(X, n, hi, first, size, turned, r, out)
-                r += 2
-            if r < R:
-                one_atom(X, n, hi, first, size, turned, r, out)
+            for k in range(blocks):
+                atoms = (R - r) // (blocks - k)
+                for n in range(begin, min(begin + STRIP, hi), ROWS):
+                    rows, at, ahead = min(ROWS, hi - n), n * Q + first, STRIP * Q if r == 0 else 0
+                    stride = Q if rows > 1 else 0
+                    contract_panel(atoms, max(rows, FEWEST), turned, r, X, at, stride, size, ahead, sums)
+                    add_totals(sums, rows, atoms, n, r, out)
+                r += atoms
+
+
+@part
+def add_totals(sums: Array, rows: int, atoms: int, n: int, r: int, out: Array) -> None:
+    """The totals of the sums of rows from n on with atoms from r on, added to out."""
+    for m in range(rows):
+        for k in range(atoms):
+            out[n + m, r + k] += total(load(sums, (m * ATOMS + k) * GROUP))
 
 
 @part
@@ -60,111 +89,42 @@ def turn(W: Array, first: int, size: int, out: Array) -> None:
             out[r, q] = 0.0
 
 
-@part
-def four_atoms(X: BigArray, n: int, hi: int, first: int, size: int, turned: Array, r: int, out: Array) -> None:
-    """Rows [n, n + 4) of X with atoms [r, r + 4), cells [first, first + size) → added to out.
+@intrinsic
+def contract_panel(
+    _: Any, n: Any, v: Any, W: Any, r: Any, X: Any, at: Any, stride: Any, size: Any, ahead: Any, sums: Any
+) -> Any:
+    """Σ_q W[r + k, q] · X[at + m·stride + q] of `size` cells → sums[m, k], by lanes; X is flat.
 
-    The next four rows are on their way meanwhile.
+    What is `ahead` of them, if that is not 0, is on its way meanwhile. W has zeros behind the last cell.
     """
-    Q = X.shape[1]
-    i, j, k, m = n, min(n + 1, hi - 1), min(n + 2, hi - 1), min(n + 3, hi - 1)
-    w = r * STRIDE
-    zero = spread(0.0)
-    a0, a1, a2, a3, b0, b1, b2, b3 = zero, zero, zero, zero, zero, zero, zero, zero
-    c0, c1, c2, c3, d0, d1, d2, d3 = zero, zero, zero, zero, zero, zero, zero, zero
-    for q in range(0, size, GROUP):
-        a, b = load_some(X, i * Q + first + q, size - q), load_some(X, j * Q + first + q, size - q)
-        c, d = load_some(X, k * Q + first + q, size - q), load_some(X, m * Q + first + q, size - q)
-        if r == 0 and n + 2 * ROWS <= hi:
-            fetch(X, (n + ROWS) * Q + first + q, Q)
-        v = load(turned, w + q)
-        a0, b0, c0, d0 = fma(a, v, a0), fma(b, v, b0), fma(c, v, c0), fma(d, v, d0)
-        v = load(turned, w + STRIDE + q)
-        a1, b1, c1, d1 = fma(a, v, a1), fma(b, v, b1), fma(c, v, c1), fma(d, v, d1)
-        v = load(turned, w + 2 * STRIDE + q)
-        a2, b2, c2, d2 = fma(a, v, a2), fma(b, v, b2), fma(c, v, c2), fma(d, v, d2)
-        v = load(turned, w + 3 * STRIDE + q)
-        a3, b3, c3, d3 = fma(a, v, a3), fma(b, v, b3), fma(c, v, c3), fma(d, v, d3)
-    add_four(out, i, r, a0, a1, a2, a3)
-    if j > i:
-        add_four(out, j, r, b0, b1, b2, b3)
-    if k > j:
-        add_four(out, k, r, c0, c1, c2, c3)
-    if m > k:
-        add_four(out, m, r, d0, d1, d2, d3)
 
+    def write(builder: Any, atoms: int, rows: int, *args: Any) -> None:
+        W, r, X, at, stride, size, ahead, sums = args
+        step = builder.extract_value(W.shape, 1)
+        slots = [[TOOLS.alloca_once_value(builder, ZERO) for _ in range(rows)] for _ in range(atoms)]
+        starts = [builder.add(at, builder.mul(stride, INT(m))) for m in range(rows)]
+        lines = [builder.mul(builder.add(r, INT(k)), step) for k in range(atoms)]
 
-@part
-def two_atoms(X: BigArray, n: int, hi: int, first: int, size: int, turned: Array, r: int, out: Array) -> None:
-    """The same with atoms [r, r + 2)."""
-    Q = X.shape[1]
-    i, j, k, m = n, min(n + 1, hi - 1), min(n + 2, hi - 1), min(n + 3, hi - 1)
-    w = r * STRIDE
-    zero = spread(0.0)
-    a0, a1, b0, b1, c0, c1, d0, d1 = zero, zero, zero, zero, zero, zero, zero, zero
-    for q in range(0, size, GROUP):
-        if r == 0 and n + 2 * ROWS <= hi:
-            fetch(X, (n + ROWS) * Q + first + q, Q)
-        v, u = load(turned, w + q), load(turned, w + STRIDE + q)
-        x = load_some(X, i * Q + first + q, size - q)
-        a0, a1 = fma(x, v, a0), fma(x, u, a1)
-        x = load_some(X, j * Q + first + q, size - q)
-        b0, b1 = fma(x, v, b0), fma(x, u, b1)
-        x = load_some(X, k * Q + first + q, size - q)
-        c0, c1 = fma(x, v, c0), fma(x, u, c1)
-        x = load_some(X, m * Q + first + q, size - q)
-        d0, d1 = fma(x, v, d0), fma(x, u, d1)
-    add_two(out, i, r, a0, a1)
-    if j > i:
-        add_two(out, j, r, b0, b1)
-    if k > j:
-        add_two(out, k, r, c0, c1)
-    if m > k:
-        add_two(out, m, r, d0, d1)
+        def add(q: Any, left: Any = None, asks: bool = False) -> None:
+            places = [builder.add(start, q) for start in starts]
+            x = [emit_load(builder, X, i) if left is None else emit_load_some(builder, X, i, left) for i in places]
+            for place in places if asks else []:
+                emit_prefetch(builder, X, builder.add(place, ahead))
+            for line, each in zip(lines, slots, strict=True):
+                w = emit_load(builder, W, builder.add(line, q))
+                for slot, cells in zip(each, x, strict=True):
+                    builder.store(emit_fma(builder, w, cells, builder.load(slot)), slot)
 
+        whole = builder.sdiv(size, INT(GROUP))
+        with builder.if_else(builder.icmp_signed(">", ahead, INT(0))) as branches:
+            for branch, asks in zip(branches, (True, False), strict=True):
+                with branch, TOOLS.for_range(builder, whole) as loop:
+                    add(builder.mul(loop.index, INT(GROUP)), asks=asks)
+        rest = builder.mul(whole, INT(GROUP))
+        with builder.if_then(builder.icmp_signed("<", rest, size)):
+            add(rest, builder.sub(size, rest))
+        for k, each in enumerate(slots):
+            for m, slot in enumerate(each):
+                emit_store(builder, sums, INT((m * ATOMS + k) * GROUP), builder.load(slot))
 
-@part
-def add_two(out: Array, n: int, r: int, a: Array, b: Array) -> None:
-    """Two totals added to a row."""
-    out[n, r] += total(a)
-    out[n, r + 1] += total(b)
-
-
-@part
-def fetch(X: BigArray, i: int, Q: int) -> None:
-    """Ask for place i of X, counted flat, and for the places below it in the next three rows."""
-    prefetch(X, i)
-    prefetch(X, i + Q)
-    prefetch(X, i + 2 * Q)
-    prefetch(X, i + 3 * Q)
-
-
-@part
-def add_four(out: Array, n: int, r: int, a: Array, b: Array, c: Array, d: Array) -> None:
-    """Four totals added to a row."""
-    out[n, r] += total(a)
-    out[n, r + 1] += total(b)
-    out[n, r + 2] += total(c)
-    out[n, r + 3] += total(d)
-
-
-@part
-def one_atom(X: BigArray, n: int, hi: int, first: int, size: int, turned: Array, r: int, out: Array) -> None:
-    """The same with one atom."""
-    Q = X.shape[1]
-    i, j, k, m = n, min(n + 1, hi - 1), min(n + 2, hi - 1), min(n + 3, hi - 1)
-    zero = spread(0.0)
-    a, b, c, d = zero, zero, zero, zero
-    for q in range(0, size, GROUP):
-        v, left = load(turned, r * STRIDE + q), size - q
-        a = fma(load_some(X, i * Q + first + q, left), v, a)
-        b = fma(load_some(X, j * Q + first + q, left), v, b)
-        c = fma(load_some(X, k * Q + first + q, left), v, c)
-        d = fma(load_some(X, m * Q + first + q, left), v, d)
-    out[i, r] += total(a)
-    if j > i:
-        out[j, r] += total(b)
-    if k > j:
-        out[k, r] += total(c)
-    if m > k:
-        out[m, r] += total(d)
+    return sized(write, n, v, W, r, X, at, stride, size, ahead, sums)

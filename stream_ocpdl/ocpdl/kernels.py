@@ -19,6 +19,8 @@ from stream_ocpdl.ocpdl.pointers import there
 TILE = 256
 """Cells of a tile: ranges of cells begin at multiples of it, and a tile's accumulators stay in the first cache."""
 
+COLUMNS = 512
+"""Of a strip: its sums are in the first cache while rows go by."""
 
 SUMS = 32
 """Running sums of an energy. Cell m of a tensor belongs to sum m mod SUMS: an order of summation that is fixed, and
@@ -285,6 +287,47 @@ def fold_one(T: BigArray, V: Array, r: int, q: int, left: int, out: Array) -> No
     for p in range(P):
         a = fma(spread(V[p, r]), load_some(T, (r * P + p) * Q + q, left), a)
     store_some(out, r * Q + q, left, a)
+
+
+@exact
+def fold_strips(lo: int, hi: int, T: BigArray, V: Array, out: Array) -> None:
+    """`fold_first`, to the bit, for a T of any size: strips [lo, hi) of columns, atom by atom.
+
+    T is read as it lies, four rows at a time, and the sums of a strip stay in the first cache.
+    """
+    P, Q = T.shape[1:]
+    count = -(-Q // COLUMNS)
+    for place in range(lo, hi):
+        r, first = place // count, place % count * COLUMNS
+        last = min(first + COLUMNS, Q)
+        out[r, first:last] = 0.0
+        for p in range(0, P - P % 4, 4):
+            add_four_rows(T, V, r, p, first, last, out)
+        for p in range(P - P % 4, P):
+            add_row(T, V, r, p, first, last, out)
+
+
+@part
+def add_four_rows(T: BigArray, V: Array, r: int, p: int, first: int, last: int, out: Array) -> None:
+    """Columns [first, last) of rows [p, p + 4) of T(r, :, :), times V(:, r), added to out(r, :) one after the other."""
+    Q = T.shape[2]
+    at = (r * T.shape[1] + p) * Q
+    i, j, k, m = spread(V[p, r]), spread(V[p + 1, r]), spread(V[p + 2, r]), spread(V[p + 3, r])
+    for q in range(first, last, GROUP):
+        left = last - q
+        a = fma(i, load_some(T, at + q, left), load_some(out, r * Q + q, left))
+        a = fma(j, load_some(T, at + Q + q, left), a)
+        a = fma(k, load_some(T, at + 2 * Q + q, left), a)
+        store_some(out, r * Q + q, left, fma(m, load_some(T, at + 3 * Q + q, left), a))
+
+
+@part
+def add_row(T: BigArray, V: Array, r: int, p: int, first: int, last: int, out: Array) -> None:
+    """The same of row p."""
+    Q, v = T.shape[2], spread(V[p, r])
+    for q in range(first, last, GROUP):
+        left, at = last - q, r * Q + q
+        store_some(out, at, left, fma(v, load_some(T, (r * T.shape[1] + p) * Q + q, left), load_some(out, at, left)))
 
 
 @exact

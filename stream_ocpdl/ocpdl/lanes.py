@@ -21,7 +21,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils, typing
 
-from stream_ocpdl.ocpdl.arrays import Array, BigArray
+from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
 from stream_ocpdl.ocpdl.compiled import kernel
 
 
@@ -80,6 +80,12 @@ def turn_square(x: Array, i: int, stride: int, out: Array, j: int, step: int) ->
     """GROUP rows of GROUP numbers, from place i of x on and `stride` apart → columns, from place j on, `step` apart."""
     for k in range(GROUP):
         out.reshape(-1)[j + k : j + k + GROUP * step : step] = x.reshape(-1)[i + k * stride : i + k * stride + GROUP]
+
+
+def take_each(x: Array, rows: Indices, i: int, columns: Indices, j: int) -> Array:
+    """GROUP numbers of x, lane l from place rows[i + l] + columns[j + l]; all counted flat."""
+    places = rows.reshape(-1)[i : i + GROUP] + columns.reshape(-1)[j : j + GROUP]
+    return np.array(x.reshape(-1)[places])
 
 
 def spread(x: float) -> Array:
@@ -170,6 +176,7 @@ def instruction(function: Any, result: Any, kinds: tuple[Any, ...], emit: Callab
         2: lambda a, b: chosen(a, b),
         3: lambda a, b, c: chosen(a, b, c),
         4: lambda a, b, c, d: chosen(a, b, c, d),
+        5: lambda a, b, c, d, e: chosen(a, b, c, d, e),
         6: lambda a, b, c, d, e, f: chosen(a, b, c, d, e, f),
     }
     NUMBA.type_callable(function)(lambda _: by_arity[len(kinds)])
@@ -303,6 +310,19 @@ def emit_turn_square(builder: Any, x: Any, i: Any, stride: Any, out: Any, j: Any
         emit_store(builder, out, builder.add(j, builder.mul(step, step.type(k))), row)
 
 
+def emit_take_each(builder: Any, x: Any, rows: Any, i: Any, columns: Any, j: Any) -> Any:
+    """`take_each`: lane by lane, for what was written lane by lane cannot be read at once so soon."""
+    lanes = ir.Constant(REGISTER, ir.Undefined)
+    for k in range(GROUP):
+        row, column = (
+            builder.load(builder.gep(places.data, [builder.add(first, first.type(k))]))
+            for places, first in ((rows, i), (columns, j))
+        )
+        number = builder.load(builder.gep(x.data, [builder.add(row, column)]))
+        lanes = builder.insert_element(lanes, number, ir.IntType(32)(k))
+    return lanes
+
+
 def emit_rounded(builder: Any, v: Any, x: Any) -> Any:
     """v as it will be when it is read again from x."""
     register = ir.VectorType(x.data.type.pointee, GROUP)
@@ -337,6 +357,7 @@ instruction(store, types.none, (ARRAY, INDEX, LANES), emit_store)
 instruction(store_some, types.none, (ARRAY, INDEX, INDEX, LANES), emit_store_some)
 instruction(prefetch, types.none, (ARRAY, INDEX), emit_prefetch)
 instruction(turn_square, types.none, (ARRAY, INDEX, INDEX, ARRAY, INDEX, INDEX), emit_turn_square)
+instruction(take_each, LANES, (ARRAY, ARRAY, INDEX, ARRAY, INDEX), emit_take_each)
 instruction(fma, LANES, (LANES, LANES, LANES), emit_fma)
 instruction(total, types.float64, (LANES,), emit_total)
 instruction(lane, types.float64, (LANES, INDEX), lambda b, a, j: b.extract_element(a, j))

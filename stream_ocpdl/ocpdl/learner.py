@@ -22,7 +22,7 @@ from stream_ocpdl.ocpdl.aggregates import (
     SMALL,
     Aggregates,
     Intermediate,
-    absorb,
+    absorb_and_fold,
     correlate,
     gram_of_atoms,
 )
@@ -130,8 +130,9 @@ def learn(
     coding = encode(problem, sets, state.loadings, batch, workers, prepared)
     whole = complete(state.loadings, batch, coding.H, workers)
     if prepared is None:
-        aggregates = absorb(state.aggregates, whole.X, whole.energy, coding.H, w, workers, consume)
-        return coding, aggregates, *update_loadings(problem, sets, state.loadings, aggregates, w, workers), None
+        past, old = state.aggregates, state.loadings
+        aggregates, known = absorb_and_fold(past, old, whole.X, whole.energy, coding.H, w, workers, consume)
+        return coding, aggregates, *update_loadings(problem, sets, old, aggregates, w, workers, known), None
     news = onepass.News(whole, batch.gaps, coding.H, w)
     found = onepass.learn(problem, sets, state, news, prepared, workers, consume)
     updated = update_of(found.solutions, found.before, found.after, found.movements, sets, w)

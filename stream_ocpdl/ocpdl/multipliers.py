@@ -37,9 +37,10 @@ from stream_ocpdl.ocpdl.lanes import (
     store,
     store_some,
     take,
+    take_each,
     total,
 )
-from stream_ocpdl.ocpdl.panels import add_product
+from stream_ocpdl.ocpdl.panels import add_product_and_ask
 
 PATIENCE = 6
 """Rounds before a row is left to others; most take one or two."""
@@ -107,10 +108,12 @@ def add_multiples(shares: Array, out: Array, k: int, first: int) -> None:
 class Room(NamedTuple):
     """Memory in which `on_faces` solves some rows at a time."""
 
+    inverse: Array
+    """Q⁻¹ and, below and behind it, the identity: one that is not there, but takes part, is on its diagonal."""
     least: Array
     """A coordinate below this is zero; of one of which Q knows nothing that is never said. Whole registers."""
     free: Array
-    """Free minimisers, a row each, with whole registers."""
+    """Free minimisers, a row each; zeros behind them."""
     point: Array
     """A minimiser on a face, with whole registers."""
     zero: Indices
@@ -119,6 +122,16 @@ class Room(NamedTuple):
     """How many."""
     waiting: Indices
     """Rows that are not done."""
+    order: Indices
+    """The same while they are sorted."""
+    ends: Indices
+    """Where rows with so many zeros are among them."""
+    rows: Indices
+    """Where the rows of the inverse that a register full of rows needs begin."""
+    columns: Indices
+    """Where in a row its columns are."""
+    places: Indices
+    """Where the rows' free minimisers are."""
     system: Array
     """G[Z, Z] of a register full of rows, and below it −u[Z], then μ."""
 
@@ -138,18 +151,33 @@ class Soon(NamedTuple):
 def spaces(inverse: Array, count: int) -> Room:
     """Memory for so many rows; none where there is no inverse."""
     (R, width), count = inverse.shape, count if inverse.shape[0] > 0 else 0
-    least = np.full(width, -inf)
+    least, half = np.full(width, -inf), R // 2
+    stride = -(-(R + half + 1) // GROUP) * GROUP
+    wider = aligned(R + half + 1, stride // GROUP).reshape(R + half + 1, stride)
+    free = aligned(count, stride // GROUP).reshape(count, stride)
+    wider[:, :] = 0.0
+    free[:, :] = 0.0
     for r in range(R):
+        for m in range(R):
+            wider[r, m] = inverse[r, m]
         if inverse[r, r] > 0.0:
             least[r] = TINIEST
+    for r in range(R, R + half + 1):
+        wider[r, r] = 1.0
     return Room(
+        inverse=wider,
         least=least,
-        free=aligned(count, width // GROUP).reshape(count, width),
+        free=free,
         point=aligned(1, width // GROUP).reshape(width),
         zero=np.empty((count, R + GROUP), np.int64),
         size=np.empty(count, np.int64),
         waiting=np.empty(count, np.int64),
-        system=aligned(R // 2 + 1, max(R // 2, 1)),
+        order=np.empty(count, np.int64),
+        ends=np.empty(half + 2, np.int64),
+        rows=np.empty((half + 1, GROUP), np.int64),
+        columns=np.empty((half + 1, GROUP), np.int64),
+        places=np.empty(GROUP, np.int64),
+        system=aligned(half + 1, max(half, 1)),
     )
 
 
@@ -159,22 +187,23 @@ def on_faces(inverse: Array, loads: Array, start: Array, Y: Array, rounds: Indic
 
     In each round rows are solved a register full at once, and those that are not done wait for the next.
     """
-    (R, width), free, waiting = inverse.shape, room.free, room.waiting
+    R, free, waiting = inverse.shape[0], room.free, room.waiting
     free[:, :] = 0.0
-    add_product(0, width, loads.reshape(R, free.shape[0]), inverse, 0.0, free)
+    add_product_and_ask(R, loads.reshape(R, free.shape[0]), room.inverse[:R], 0.0, free, soon.memory, soon.at)
     for r in range(R):
         if not inverse[r, r] > 0.0:  # it stays where it is: nothing is ever added to it
             for i in range(Y.shape[0]):
                 free[i, r] = start[i, r]
-    size = first_faces(start, rounds, room)
+    size = first_faces(start, Y, rounds, room)
     for used in range(1, PATIENCE + 1):
         left = 0
+        sort_by_size(size, room)
         for first in range(0, size, GROUP):
             last = min(first + GROUP, size)
-            multiply(inverse, first, last, room, soon)
+            multiply(first, last, room, soon)
             for j in range(last - first):
                 i = waiting[first + j]
-                done = to_face(inverse, i, j, room, soon)
+                done = to_face(i, j, room, soon)
                 rounds[i] = used if done else HARD
                 if done:
                     for r in range(0, R, GROUP):
@@ -196,11 +225,17 @@ def ask(soon: Soon) -> None:
 
 
 @part
-def first_faces(start: Array, rounds: Indices, room: Room) -> int:
-    """The faces on which the start is; those with many zeros are HARD, the others wait; how many."""
+def first_faces(start: Array, Y: Array, rounds: Indices, room: Room) -> int:
+    """The faces on which the start is; those with many zeros are HARD, the others wait; how many.
+
+    As many rows behind these are asked for, of the start and of Y: those of the next tile.
+    """
     R, waiting = start.shape[1], 0
     for i in range(start.shape[0]):
         size = 0
+        for r in range(0, R, 8):
+            prefetch(start, (start.shape[0] + i) * R + r)
+            prefetch(Y, (start.shape[0] + i) * R + r)
         for r in range(0, R, GROUP):
             y = load_some(start, i * R + r, R - r)
             size = join(below(y, load(room.least, r)), r, i, size, room)
@@ -223,13 +258,13 @@ def join(bits: int, r: int, i: int, size: int, room: Room) -> int:
 
 
 @part
-def multiply(inverse: Array, first: int, last: int, room: Room, soon: Soon) -> None:
+def multiply(first: int, last: int, room: Room, soon: Soon) -> None:
     """μ of the waiting rows [first, last), one to a lane → the last row of the system.
 
     G[Z, Z] = CDCᵀ, column by column; −u[Z], as one row more, becomes C⁻¹ of itself on the way. A row whose Z is smaller
     than that of others, and a lane without one, has the identity and zeros instead.
     """
-    most = gather(inverse, first, last, room, soon)
+    most = gather(first, last, room, soon)
     M, bottom = room.system, room.system.shape[0] - 1
     for k in range(most):
         ask(soon)
@@ -252,45 +287,56 @@ def multiply(inverse: Array, first: int, last: int, room: Room, soon: Soon) -> N
 
 
 @part
-def gather(inverse: Array, first: int, last: int, room: Room, soon: Soon) -> int:
-    """G[Z, Z] and −u[Z] of the waiting rows [first, last) → the system; the size of the largest."""
-    zero, size, waiting, M, most = room.zero, room.size, room.waiting, room.system, 0
-    bottom = M.shape[0] - 1
-    for j in range(first, last):
-        most = max(most, size[waiting[j]])
-    for j in range(GROUP):
-        count = 0
-        if first + j < last:
-            i = waiting[first + j]
-            count = size[i]
-            for k in range(count):
-                r = zero[i, k]
-                ask(soon)
-                for m in range(k + 1):
-                    M[k, m, j] = inverse[r, zero[i, m]]
-                M[bottom, k, j] = -room.free[i, r]
-        for k in range(count, most):
-            M[k, :k, j] = 0.0
-            M[k, k, j] = 1.0
-            M[bottom, k, j] = 0.0
-    return most
+def sort_by_size(count: int, room: Room) -> None:
+    """The waiting rows in the order of their zeros: those that are solved together then have about as many."""
+    size, waiting, ends = room.size, room.waiting, room.ends
+    ends[:] = 0
+    for j in range(count):
+        room.order[j] = waiting[j]
+        ends[size[waiting[j]] + 1] += 1
+    for k in range(1, ends.size):
+        ends[k] += ends[k - 1]
+    for j in range(count):
+        i = room.order[j]
+        waiting[ends[size[i]]] = i
+        ends[size[i]] += 1
 
 
 @part
-def to_face(inverse: Array, i: int, j: int, room: Room, soon: Soon) -> bool:
+def gather(first: int, last: int, room: Room, soon: Soon) -> int:
+    """G[Z, Z] and −u[Z] of the waiting rows [first, last) → the system; the size of the largest, which is the last."""
+    G, M, most = room.inverse, room.system, room.size[room.waiting[last - 1]]
+    R, stride, bottom = room.zero.shape[1] - GROUP, G.shape[1], M.shape[0] - 1
+    for j in range(GROUP):
+        i = room.waiting[min(first + j, last - 1)]
+        size = room.size[i] if first + j < last else 0
+        room.places[j] = i * stride
+        for k in range(most):
+            r = room.zero[i, k] if k < size else R + k
+            room.rows[k, j], room.columns[k, j] = r * stride, r
+    for k in range(most):
+        ask(soon)
+        for m in range(k + 1):
+            put(M, k, m, take_each(G, room.rows, k * GROUP, room.columns, m * GROUP))
+        put(M, bottom, k, spread(0.0) - take_each(room.free, room.places, 0, room.columns, k * GROUP))
+    return int(most)
+
+
+@part
+def to_face(i: int, j: int, room: Room, soon: Soon) -> bool:
     """Row i, whose μ is in lane j, on its face → point; whether neither is below zero."""
-    width, zero, size, M, point = inverse.shape[1], room.zero, room.size[i], room.system, room.point
+    zero, size, M, point, stride = room.zero, room.size[i], room.system, room.point, room.inverse.shape[1]
     bottom, lowest, good = M.shape[0] - 1, spread(0.0), True
-    for r in range(0, width, GROUP):
-        y = load(room.free, i * width + r)
+    for r in range(0, point.size, GROUP):
+        y = load(room.free, i * stride + r)
         ask(soon)
         for k in range(size):
-            y = fma(spread(M[bottom, k, j]), load(inverse, zero[i, k] * width + r), y)
+            y = fma(spread(M[bottom, k, j]), load(room.inverse, zero[i, k] * stride + r), y)
         store(point, r, y)
     for k in range(size):
         good &= M[bottom, k, j] >= 0.0
         point[zero[i, k]] = 0.0
-    for r in range(0, width, GROUP):
+    for r in range(0, point.size, GROUP):
         lowest = smaller(lowest, load(point, r))
     return good and not some(spread(0.0) - lowest)
 
@@ -309,7 +355,7 @@ def next_face(i: int, j: int, room: Room) -> bool:
 
 
 @part
-def judge(Q: Array, units: Array, now: Array, tolerance: float, loads: Array, rounds: Indices) -> int:
+def judge(Q: Array, units: Array, now: Array, tolerance: float, loads: Array, rounds: Indices, soon: Soon) -> int:
     """Rows of which now (R, ·, GROUP) is no minimiser to the tolerance become HARD; how many are. Loads are written.
 
     The residual is that of `rowgroup.judge`, in units in which Q has a unit diagonal (`units_of`). A coordinate of
@@ -317,10 +363,11 @@ def judge(Q: Array, units: Array, now: Array, tolerance: float, loads: Array, ro
     """
     R, registers, _ = now.shape
     width = registers * GROUP
-    add_product(0, width, Q, now.reshape(R, width), -1.0, loads.reshape(R, width))
+    add_product_and_ask(width, Q, now.reshape(R, width), -1.0, loads.reshape(R, width), soon.memory, soon.at)
     zero, hard = spread(0.0), 0
     for m in range(registers):
         bad, length = zero, zero
+        ask(soon)
         for r in range(R):
             y = load(now, r * width + m * GROUP) * spread(units[0, r])
             miss = y - larger(y - load(loads, r * width + m * GROUP) * spread(units[1, r]), spread(units[2, r]))

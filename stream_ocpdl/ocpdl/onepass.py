@@ -344,7 +344,7 @@ def solve_tile(
     if mode.inverse.shape[0] > 0:
         on_faces(mode.inverse, loads, start, Y, rounds, room, soon)
         turn(Y, 0, now)
-        hard = judge(mode.Q, units, now, mode.tolerance, loads, rounds)
+        hard = judge(mode.Q, units, now, mode.tolerance, loads, rounds, soon)
     else:
         rounds[:] = HARD
     if hard > 0:

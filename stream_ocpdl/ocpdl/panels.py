@@ -20,7 +20,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from stream_ocpdl.ocpdl.arrays import Array, BigArray
+from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
 from stream_ocpdl.ocpdl.compiled import exact, intrinsic, part
 from stream_ocpdl.ocpdl.lanes import (
     GROUP,
@@ -51,6 +51,12 @@ from stream_ocpdl.ocpdl.lanes import (
 ATOMS, REGISTERS = (8, (2, 3)) if WIDE else (6, (1, 2))
 """Sizes of a panel: up to so many atoms, and as many registers of cells; 24 sums are in registers then, of 32, or 12 of
 16."""
+
+AHEAD = 24
+"""Cells between those that are computed and those that are asked for, where memory is far."""
+
+NEAR = 1_200_000
+"""Bytes of a minibatch that are in the second cache still, or so near that to ask for them takes longer."""
 
 TOOLS: Any = cgutils
 INT = ir.IntType(64)
@@ -105,6 +111,11 @@ def whole_or_not(builder: Any, atoms: int, registers: int, cells: Any) -> "Itera
             yield Panel(builder, atoms, registers, cells)
 
 
+def half_line(memory: Any) -> Any:
+    """Numbers in half a cache line."""
+    return INT(4 if memory.data.type.pointee == ir.DoubleType() else 8)
+
+
 class Panel:
     """Sums of `atoms` by `registers` while they are written; registers are empty from cell `cells` on, if that is said.
 
@@ -115,8 +126,13 @@ class Panel:
         self.builder, self.atoms, self.registers, self.cells = builder, atoms, registers, cells
         self.sums: list[list[Any]] = []
 
-    def accumulate(self, A: Any, r: Any, X: Any, at: Any, stride: Any, ahead: Any = None) -> None:
-        """Σ_d A[d, r + k] · X[at + d·stride + m], X flat; what is `ahead` of that is on its way meanwhile."""
+    def accumulate(
+        self, A: Any, r: Any, X: Any, at: Any, stride: Any, ahead: Any = None, soon: tuple[Any, Any] | None = None
+    ) -> None:
+        """Σ_d A[d, r + k] · X[at + d·stride + m], X flat; what is `ahead` of that is on its way meanwhile.
+
+        And half a line for each d of other memory that is wanted soon, from a place on.
+        """
         builder = self.builder
         depth, R = builder.extract_value(A.shape, 0), builder.extract_value(A.shape, 1)
         slots = [[TOOLS.alloca_once_value(builder, ZERO) for _ in range(self.registers)] for _ in range(self.atoms)]
@@ -125,6 +141,9 @@ class Panel:
             x = self.load(X, start)
             for m in range(0, self.registers if ahead is not None else 0, 8 // GROUP):
                 emit_prefetch(builder, X, builder.add(builder.add(start, INT(m * GROUP)), ahead))
+            if soon is not None:
+                memory, place = soon
+                emit_prefetch(builder, memory, builder.add(place, builder.mul(loop.index, half_line(memory))))
             row = builder.gep(A.data, [builder.add(builder.mul(loop.index, R), r)])
             for k, line in enumerate(slots):
                 a = broadcast(builder, builder.load(builder.gep(row, [INT(k)])))
@@ -132,11 +151,16 @@ class Panel:
                     builder.store(emit_fma(builder, a, each, builder.load(slot)), slot)
         self.sums = [[builder.load(slot) for slot in line] for line in slots]
 
-    def blend(self, keep: Any, B: Any, i: Any, stride: Any) -> None:
-        """keep·B[i + k·stride + m] + sums → B, and as it is there → sums: both groups of modes see one B."""
+    def blend(self, keep: Any, B: Any, i: Any, stride: Any, ahead: Any = None) -> None:
+        """keep·B[i + k·stride + m] + sums → B, and as it is there → sums: both groups of modes see one B.
+
+        What is `ahead` of that is on its way meanwhile.
+        """
         builder, old = self.builder, broadcast(self.builder, keep)
         for k, line in enumerate(self.sums):
             start = builder.add(i, builder.mul(stride, INT(k)))
+            for m in range(0, self.registers if ahead is not None else 0, 8 // GROUP):
+                emit_prefetch(builder, B, builder.add(builder.add(start, INT(m * GROUP)), ahead))
             for m, before in enumerate(self.load(B, start)):
                 line[m] = emit_rounded(builder, emit_fma(builder, old, before, line[m]), B)
                 place, left = self.register(start, m)
@@ -202,6 +226,21 @@ def add_panel(
 
 
 @intrinsic
+def add_panel_and_ask(
+    _: Any, n: Any, v: Any, A: Any, r: Any, X: Any, at: Any, stride: Any, cells: Any, B: Any, keep: Any, S: Any, s: Any
+) -> Any:
+    """The same, and memory S from place s on is asked for, half a line for each d."""
+
+    def write(builder: Any, atoms: int, registers: int, *args: Any) -> None:
+        A, r, X, at, stride, cells, B, keep, S, s = args
+        for panel in whole_or_not(builder, atoms, registers, cells):
+            panel.accumulate(A, r, X, at, stride, soon=(S, s))
+            panel.blend(keep, B, builder.add(builder.mul(r, stride), at), stride)
+
+    return sized(write, n, v, A, r, X, at, stride, cells, B, keep, S, s)
+
+
+@intrinsic
 def absorb_panel(
     _: Any,
     n: Any,
@@ -219,16 +258,42 @@ def absorb_panel(
     out: Any,
 ) -> Any:
     """The same, and what is in B then times W[r + k, q + m], added to out[r + k] by lanes."""
+    return sized(absorbing(None), n, v, H, r, X, at, stride, cells, B, keep, W, q, out)
+
+
+@intrinsic
+def absorb_far_panel(
+    _: Any,
+    n: Any,
+    v: Any,
+    H: Any,
+    r: Any,
+    X: Any,
+    at: Any,
+    stride: Any,
+    cells: Any,
+    B: Any,
+    keep: Any,
+    W: Any,
+    q: Any,
+    out: Any,
+) -> Any:
+    """The same where X and B are in no cache: what is AHEAD is asked for."""
+    return sized(absorbing(INT(AHEAD)), n, v, H, r, X, at, stride, cells, B, keep, W, q, out)
+
+
+def absorbing(ahead: Any) -> Callable[..., None]:
+    """What writes a panel that absorbs, while what is `ahead` is on its way."""
 
     def write(builder: Any, atoms: int, registers: int, *args: Any) -> None:
         H, r, X, at, stride, cells, B, keep, W, q, out = args
         Q = builder.extract_value(W.shape, 1)
         for panel in whole_or_not(builder, atoms, registers, cells):
-            panel.accumulate(H, r, X, at, stride)
-            panel.blend(keep, B, builder.add(builder.mul(r, stride), at), stride)
+            panel.accumulate(H, r, X, at, stride, ahead)
+            panel.blend(keep, B, builder.add(builder.mul(r, stride), at), stride, ahead)
             panel.fold(W, builder.add(builder.mul(r, Q), q), Q, out, r)
 
-    return sized(write, n, v, H, r, X, at, stride, cells, B, keep, W, q, out)
+    return write
 
 
 @exact
@@ -254,6 +319,25 @@ def add_product(lo: int, hi: int, A: Array, X: BigArray, keep: float, B: BigArra
             add_panel(n, v, A, r, X, at, M, hi - at, B, keep)
             r += n
         at += v * GROUP
+
+
+@part
+def add_product_and_ask(
+    hi: int, A: Array, X: BigArray, keep: float, B: BigArray, memory: BigArray, at: Indices
+) -> None:
+    """keep·B + AᵀX → B, columns [0, hi), while memory is asked for, from place at[0] on, up to at[1]."""
+    (R, M), step = B.shape, A.shape[0] * 32 // memory.itemsize
+    blocks = -(-R // ATOMS)
+    q = 0
+    while q < hi:
+        v = width(hi - q)
+        r = 0
+        for k in range(blocks):
+            n = (R - r) // (blocks - k)
+            add_panel_and_ask(n, v, A, r, X, q, M, hi - q, B, keep, memory, at[0])
+            at[0] = min(at[0] + step, at[1])
+            r += n
+        q += v * GROUP
 
 
 @exact
@@ -290,6 +374,9 @@ def absorb_and_fold(B: BigArray, X: BigArray, H: Array, keep: float, W: Array, o
     if X.shape[0] == 1:
         absorb_one(B, X, H[0], keep, W, out)
         return
+    if X.size * X.itemsize > NEAR:
+        absorb_and_fold_far(0, P, B, X, H, keep, W, out)
+        return
     sums, blocks = aligned(R, 1), -(-R // ATOMS)
     for p in range(P):
         sums[:] = 0.0
@@ -300,6 +387,31 @@ def absorb_and_fold(B: BigArray, X: BigArray, H: Array, keep: float, W: Array, o
             for k in range(blocks):
                 n = (R - r) // (blocks - k)
                 absorb_panel(n, v, H, r, X, p * Q + q, P * Q, Q - q, B, keep, W, q, sums)
+                r += n
+            q += v * GROUP
+        for r in range(R):
+            out[r, p] = total(load(sums, r * GROUP))
+
+
+@exact
+def absorb_and_fold_far(
+    lo: int, hi: int, B: BigArray, X: BigArray, H: Array, keep: float, W: Array, out: Array
+) -> None:
+    """The same, to the bit, for columns [lo, hi) of out, where X and B are in no cache.
+
+    They lie in as many places as there are tensors and atoms, more than a processor follows by itself.
+    """
+    R, P, Q = B.shape
+    sums, blocks = aligned(R, 1), -(-R // ATOMS)
+    for p in range(lo, hi):
+        sums[:] = 0.0
+        q = 0
+        while q < Q:
+            v = width(Q - q)
+            r = 0
+            for k in range(blocks):
+                n = (R - r) // (blocks - k)
+                absorb_far_panel(n, v, H, r, X, p * Q + q, P * Q, Q - q, B, keep, W, q, sums)
                 r += n
             q += v * GROUP
         for r in range(R):
