@@ -1,52 +1,51 @@
 """What a sink costs a sampler: the same run with it and without, side by side; also with the broker away for 10 s.
 
-The two runs are two processes that take turns of half a second (benchmarks/stopping.py), with the same seeds and so the
-same draws. Where the broker is away, it is so for both: what its end and its start do to the machine is not the sink's.
-Wall is all that a user waits for, with opening and closing the sink, and CPU that of the process with all its threads;
-what opening and closing took has a column, since a run of hours pays it once. Ratios are with the sink to without,
-means over pairs of runs with their 95 % intervals (Student's). Afterwards the topic must have every draw, once and in
-the order of its chain.
+Whole runs are processes that take turns (benchmarks/wholes.py), with the same seeds and so the same draws. Where the
+broker is away, it is so for all: what its end and its start do to the machine is not the sink's. Wall is all that a
+user waits for, with opening and closing the sink, and CPU that of the process with all its threads; what opening and
+closing took has a column, since a run of hours pays it once. Ratios are means over races with their 95 % intervals
+(Student's): `wall` and `cpu` with the sink to without (the mean of two runs), `wall_own` with the sink to a callback
+that does nothing, `nothing` that callback to without, and `again` one run without to the other, which is 1 but for
+the scatter. Afterwards the topic must have every draw, once and in the order of its chain.
 
-Two processes differ by a few percent by themselves, so what a draw costs is measured once more within one run
-(benchmarks/blocks.py): µs of the sampler's thread and of all others, and the ratio that follows, with its interval.
+What a draw costs is measured once more within one run (benchmarks/blocks.py): µs of the sampler's thread and of all
+others, and the ratio that follows, with its interval.
 
 On one processor the sampler shares it with everything of the sink: its thread, the client's threads. The broker has
-another, for it stands in for one that is elsewhere. On all processors the broker is beside them.
+another, for it stands in for one that is elsewhere. On all processors the broker is beside them, and not sent away.
 
-PyMC and emcee are measured where they are installed.
+PyMC and emcee are measured where they are installed. `--only "eight schools" --only away` are the rows that have both
+in their names.
 """
 
-import logging
 import os
 import sys
-import threading
 import time
-import uuid
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from math import sqrt
 from multiprocessing import get_context
 from statistics import fmean, stdev
-from typing import NamedTuple
 
 from scipy.stats import t as student
 
 from benchmarks.blocks import Switch, others
 from benchmarks.measure import FULL, Options, Row, table
 from benchmarks.posteriors import Contender, contender, names
-from benchmarks.stopping import Took, Work, race
+from benchmarks.wholes import Whole, complete, hush, new_topic, together, warm
 from stream_ocpdl import DrawSink
 from stream_ocpdl.stream import kafka
-from stream_ocpdl.stream.messages import Draw
 from tests.broker.cluster import Cluster
 
 KEYS = ("sampler", "processors", "broker")
-RATIOS = {"wall": "lower", "cpu": "lower", "blocks": "lower"}
+RATIOS = {"wall": "lower", "wall_own": "lower", "cpu": "lower", "blocks": "lower"}
 
 AWAY = 10.0
 """Seconds of the sampler's own time for which the broker is away."""
+
+RACES = {"there": 4, "away": 3}
+"""With the broker there or away."""
 
 BLOCK = 0.1
 """Seconds of a block of draws, about."""
@@ -63,9 +62,16 @@ COLUMNS = {
     "wall": ".3f",
     "wall_from": ".3f",
     "wall_to": ".3f",
+    "wall_own": ".3f",
+    "wall_own_from": ".3f",
+    "wall_own_to": ".3f",
     "cpu": ".3f",
     "cpu_from": ".3f",
     "cpu_to": ".3f",
+    "nothing": ".3f",
+    "again": ".3f",
+    "again_from": ".3f",
+    "again_to": ".3f",
     "ends_ms": ".0f",
     "us_sampler": ".2f",
     "us_others": ".2f",
@@ -76,40 +82,33 @@ COLUMNS = {
 }
 
 
-class Pair(NamedTuple):
-    """Two runs at the same time."""
-
-    without: Took
-    having: Took
-    ends: float
-    """Seconds of the second in which the sink was opened and closed."""
-    complete: bool
-
-
 def run(options: Options = FULL) -> list[Row]:
-    """Rows: sampler, processors and broker, microseconds a draw, ratios with the sink to without."""
+    """Rows: sampler, processors and broker, microseconds of a run for each draw (tuning is in them), and ratios."""
     hush()
-    lasting, pairs, away = (1.0, 1, 1.0) if options.quick else (16.0, 4, AWAY)
     rows: list[Row] = []
     with divided() as (one, others, every):
         for pinned in (True, False):
             ours, theirs = (one, others) if pinned else (every, every)
-            with on(theirs), Cluster.start() as cluster:
-                for name in names():
-                    if pinned or name not in QUICK:
-                        for gone in (0.0,) if name in QUICK else (0.0, away):
-                            row = compared(cluster, name, lasting, pairs, ours, gone)
-                            rows.append({"processors": "one" if pinned else "all"} | row)
-                            table(rows[-1:], COLUMNS)
+            wanted = [place for place in places(pinned) if all(part in ", ".join(place) for part in options.only)]
+            if wanted:
+                with on(theirs), Cluster.start() as cluster:
+                    for place in wanted:
+                        rows.append(compared(cluster, place, ours, options.quick))
+                        table(rows[-1:], COLUMNS)
     print()
     table(rows, COLUMNS)
     return rows
 
 
-def hush() -> None:
-    """A broker that goes away is not to be told of."""
-    logging.disable(logging.CRITICAL)
-    warnings.filterwarnings("ignore")
+def places(pinned: bool) -> Iterator[tuple[str, str, str]]:
+    """Sampler, processors, and broker of each row."""
+    for name in names():
+        if pinned:
+            yield name, "one", "there"
+        elif name not in QUICK:
+            yield name, "all", "there"
+        if pinned and name not in QUICK:
+            yield name, "one", "away"
 
 
 @contextmanager
@@ -135,31 +134,44 @@ def on(processors: set[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def compared(cluster: Cluster, name: str, lasting: float, pairs: int, processors: set[int], away: float = 0.0) -> Row:
-    """Pairs of runs that last so many seconds at least, and have a broker that goes away and comes back."""
+def compared(cluster: Cluster, place: tuple[str, str, str], processors: set[int], quick: bool) -> Row:
+    """Races of some seconds each; where the broker goes away, of so many that it comes back meanwhile."""
+    name, among, broker = place
+    gone = (1.0 if quick else AWAY) if broker == "away" else 0.0
     with on(processors):
         one = contender(name)
-        each = draws_in(one, max(lasting, 1.6 * away + 2.0))
-    found = [paired(cluster, one, each, processors, away, k % 2 == 1) for k in range(pairs)]
+        each = draws_in(one, 2 * gone + 4.0 if gone else 1.0 if quick else 4.0)  # or closing waits for the broker
+    found = [together(cluster, one, each, processors, gone) for _ in range(1 if quick else RACES[broker])]
     draws = each * one.chains
-    costs = in_blocks(cluster, one, each, processors, away)
-    wall = interval([pair.having.wall / pair.without.wall for pair in found])
-    cpu = interval([pair.having.cpu / pair.without.cpu for pair in found])
+    costs = in_blocks(cluster, one, each if quick else 4 * each, processors) if among == "one" and not gone else {}
+    good = costs.pop("complete", True) and all(whole.complete for whole in found)
+    for whole in found:
+        print(" ", *(f"{took.wall:.3f}" if took else "-" for took in whole[:4]), "s of wall", flush=True)
     return {
         "sampler": name,
-        "broker": f"away for {away:g} s" if away else "there",
+        "processors": among,
+        "broker": f"away for {gone:g} s" if gone else "there",
         "draws": draws,
-        "us_a_draw": 1e6 * fmean(pair.without.wall for pair in found) / draws,
-        "wall": wall[0],
-        "wall_from": wall[1],
-        "wall_to": wall[2],
-        "cpu": cpu[0],
-        "cpu_from": cpu[1],
-        "cpu_to": cpu[2],
-        "ends_ms": 1e3 * fmean(pair.ends for pair in found),
-        **{name: value for name, value in costs.items() if name != "complete"},
-        "complete": "yes" if costs["complete"] and all(pair.complete for pair in found) else "NO",
+        "us_a_draw": 1e6 * fmean(whole.without.wall for whole in found) / draws,
+        **ratios(found),
+        "ends_ms": 1e3 * fmean(whole.ends for whole in found),
+        **costs,
+        "complete": "yes" if good else "NO",
     }
+
+
+def ratios(found: Sequence[Whole]) -> Row:
+    """Of each kind the mean, and where it is with 95 %."""
+    values = {
+        "wall": [whole.having.wall / whole.base("wall") for whole in found],
+        "wall_own": [whole.having.wall / whole.nothing.wall for whole in found],
+        "cpu": [whole.having.cpu / whole.base("cpu") for whole in found],
+        "nothing": [whole.nothing.wall / whole.base("wall") for whole in found],
+        "again": [whole.again.wall / whole.without.wall for whole in found if whole.again],
+    }
+    bounds = {name: interval(of) for name, of in values.items() if of}
+    ends = ("", "_from", "_to")
+    return {name + end: value for name, of in bounds.items() for end, value in zip(ends, of, strict=True)}
 
 
 def interval(values: Sequence[float]) -> tuple[float, float | None, float | None]:
@@ -189,74 +201,17 @@ def spent(action: Callable[[], object]) -> float:
     return time.process_time() - began
 
 
-def paired(cluster: Cluster, one: Contender, each: int, processors: set[int], away: float, sink_first: bool) -> Pair:
-    """A run without the sink and one with it."""
-    connection, topic = kafka.Connection(cluster.bootstrap_servers), new_topic(cluster)
-    leaving = threading.Thread(target=lambda: leave(cluster, 2 * away))  # each has half of the time
-    contenders = [(alone, (one.name, each)), (sunk, (one.name, each, cluster.bootstrap_servers, topic))]
-    order = -1 if sink_first else 1
-    taken = race(contenders[::order], processors, leaving.start if away else lambda: None)[::order]
-    if away:
-        leaving.join()
-    (without,), (opening, sampling, closing) = taken
-    ends = opening.wall + closing.wall
-    having = Took(ends + sampling.wall, opening.cpu + sampling.cpu + closing.cpu)
-    good = whole(connection, topic, dict.fromkeys(range(one.chains), each))
-    with suppress(Exception):
-        kafka.delete_topics(connection, [topic])
-    return Pair(without, having, ends, good)
-
-
-def alone(name: str, each: int) -> Work:
-    """A run without a sink: between two marks."""
-    one = warm(name)
-
-    def work(mark: Callable[[], None]) -> None:
-        mark()
-        one.sample(each, None)
-        mark()
-
-    return work
-
-
-def sunk(name: str, each: int, servers: str, topic: str) -> Work:
-    """A run with one: opening, sampling, closing."""
-    one = warm(name)
-
-    def work(mark: Callable[[], None]) -> None:
-        mark()
-        with DrawSink(servers, topic, "run", to_tensor=one.to_tensor, room=10**7, timeout=120.0) as sink:
-            mark()
-            one.sample(each, sink)
-            mark()
-        mark()
-
-    return work
-
-
-def warm(name: str) -> Contender:
-    """One that has sampled before."""
-    hush()
-    one = contender(name)
-    one.sample(50, None)
-    return one
-
-
-def in_blocks(cluster: Cluster, one: Contender, each: int, processors: set[int], away: float) -> Row:
+def in_blocks(cluster: Cluster, one: Contender, each: int, processors: set[int]) -> Row:
     """What a draw costs within one run, in which every other block of draws is handed over."""
     connection, topic = kafka.Connection(cluster.bootstrap_servers), new_topic(cluster)
     with ProcessPoolExecutor(1, get_context("spawn"), stay, (processors,)) as pool:
         running = pool.submit(switched, one.name, each, cluster.bootstrap_servers, topic)
-        while away and not begun(connection, topic) and not running.done():
-            time.sleep(0.1)
-        if away:
-            leave(cluster, away)
         more, single, beside, handed = running.result()
     centre, low, high = interval(more)
     ratios = {
         name: value and 1 + (value + beside) / single for name, value in (("", centre), ("_from", low), ("_to", high))
     }
-    good = whole(connection, topic, handed)
+    good = complete(connection, topic, handed)
     with suppress(Exception):
         kafka.delete_topics(connection, [topic])
     costs = {f"blocks{name}": value for name, value in ratios.items()}
@@ -278,38 +233,7 @@ def switched(name: str, each: int, servers: str, topic: str) -> tuple[list[float
     return switch.more(), switch.alone(), took / sum(switch.handed.values()), switch.handed
 
 
-def begun(connection: kafka.Connection, topic: str) -> bool:
-    """Whether there is a draw."""
-    return any(high for _, high in kafka.watermarks(connection, topic, (0, 1)).values())
-
-
 def stay(processors: set[int]) -> None:
     """Have the present process on these processors."""
     if processors:
         os.sched_setaffinity(0, processors)
-
-
-def new_topic(cluster: Cluster) -> str:
-    """Of two partitions."""
-    connection, topic = kafka.Connection(cluster.bootstrap_servers), f"sink-{uuid.uuid4().hex[:8]}"
-    kafka.create_topics(connection, {topic: (2, {})})
-    kafka.await_topics(connection, [topic])
-    return topic
-
-
-def leave(cluster: Cluster, seconds: float) -> None:
-    """Kill the broker after a while, and start it again later."""
-    time.sleep(0.2 * seconds)
-    cluster.kill(1)
-    time.sleep(seconds)
-    cluster.restart(1)
-
-
-def whole(connection: kafka.Connection, topic: str, wanted: Mapping[int, int]) -> bool:
-    """Whether a topic has so many draws of every chain, each once and in order."""
-    found: dict[int, list[int]] = {}
-    for partition in (0, 1):
-        for record in kafka.read_committed(connection, topic, partition):
-            draw = Draw.from_bytes(record.value)
-            found.setdefault(draw.chain, []).append(draw.draw)
-    return found == {chain: list(range(each)) for chain, each in wanted.items()}

@@ -15,7 +15,7 @@ import pytest
 from stream_ocpdl import DrawSink
 from stream_ocpdl.errors import BrokerError, ConfigError, DataError
 from stream_ocpdl.sinks.adapters import Backend, CsvTail, chunk, emcee, pymc
-from stream_ocpdl.sinks.buffer import Buffer, Parcel, loads
+from stream_ocpdl.sinks.buffer import AHEAD, Buffer, Parcel, loads
 from stream_ocpdl.sinks.together import Kind, messages
 from stream_ocpdl.stream import kafka
 from stream_ocpdl.stream.messages import Draft, Draw, Tensor
@@ -252,6 +252,69 @@ def test_draws_that_follow_each_other_wait_together():
     assert list(loads([])) == []
 
 
+def test_a_lane_has_room_ahead():
+    """Which counts, but is not waited for; what is in it comes after what was there, and is done with like the rest."""
+    buffer = Buffer(4 * AHEAD, 10**9)
+    buffer.put("a", [0], np.zeros(1), 0.0)
+    lane = buffer.open("a", 1, 8)
+    assert (lane.room, buffer.pending) == (AHEAD, 1)
+    lane.arrays += [np.zeros(1)] * 3
+    assert buffer.pending == 4
+    taken = buffer.take(0.0)
+    assert [parcel.numbers for parcel in taken] == [[0, 1, 2, 3]]
+    assert (lane.left, buffer.pending) == (AHEAD - 3, 4)
+    buffer.done(taken)
+    lane.arrays.append(np.zeros(1))
+    assert buffer.open("b", 0, 8) is None  # lanes have a quarter of the room
+    assert buffer.close(lane) == 5
+    assert buffer.pending == 1
+    lane = buffer.open("b", 0, 8)
+    assert lane is not None
+    buffer.close(lane)
+    buffer.put("a", range(AHEAD), np.zeros(AHEAD), 0.0)
+    assert buffer.open("b", 0, 8) is None  # half of it
+
+
+def test_lanes_are_not_to_be_seen(broker, topic):
+    """Whatever ends one, numbers are those of draws one by one: another shape or type, a number, an ensemble, an error
+    of the map, tuning; also while the thread takes draws out of it.
+    """
+
+    def to_tensor(point):
+        if point is None:
+            raise LookupError
+        return point
+
+    with DrawSink(broker, topic, "r", to_tensor=to_tensor, tuning=True) as sink:
+        for k in range(5000):
+            assert sink.draw([float(k)])
+            if k == 2500:
+                time.sleep(0.3)
+        sink.draw([5000.0, 0.0])
+        sink.draw([5001])
+        with pytest.raises(LookupError):  # after one that opened a lane
+            sink.draw(None)
+        sink.draw([5003.0])
+        sink.draws([[5004.0], [0.0]])
+        sink.draw([5005.0], tuning=True)
+        sink.draw([5006.0], number=5006)
+        sink.draw([5007.0])
+    mine = [d for _, d in arrived(broker, topic) if d.chain == 0]
+
+    assert [d.draw for d in mine] == [k for k in range(5008) if k != 5002]
+    assert [float(d.tensor.array[0]) for d in mine] == [d.draw for d in mine]
+    assert [d.draw for d in mine if d.tuning] == [5005]
+
+
+def test_what_a_lane_had_no_room_for_is_counted(broker, topic):
+    """A sampler that is faster than the thread: each draw is on the topic, or it was said that it is not."""
+    with DrawSink(broker, topic, "r", when_full="drop", room=300) as sink:
+        written = [k for k in range(20_000) if sink.draw([float(k)])]
+
+    assert numbers(broker, topic) == written
+    assert 0 < sink.dropped == 20_000 - len(written)
+
+
 def drafted(chain, *shape):
     """The beginning of the messages of a chain."""
     return Draft(Draw(Tensor(np.ones(shape)), "r", chain, 0))
@@ -263,10 +326,12 @@ def test_messages_of_draws_that_waited_together():
     single = Kind(np.dtype("f8"), (6,), (3,), [drafted(3, 6)])
     large = Kind(np.dtype("f8"), (600,), (4,), [drafted(4, 600)])
     steps, wide = np.arange(24.0).reshape(2, 2, 2, 3), np.asfortranarray(np.arange(12.0).reshape(2, 2, 3))
-    parcels = [Parcel(pair, [7, 8], steps[0]), Parcel(single, [5], np.arange(6.0)), Parcel(large, [0], np.ones(600))]
-    assert parcels[0].add(pair, [8, 300], steps[1])
-    assert parcels[0].add(pair, [9, 301], wide)
-    assert parcels[2].add(large, [1], np.full(600, 2.0))
+    kinds, first = (pair, single, large), ((7, 8), (5,), (0,))
+    arrays = [steps[0]], [np.arange(6.0)], [np.ones(600)]
+    parcels = [Parcel(*of) for of in zip(kinds, first, arrays, strict=True)]
+    assert parcels[0].add(pair, [8, 300], [steps[1]])
+    assert parcels[0].add(pair, [9, 301], [wide])
+    assert parcels[2].add(large, [1], [np.full(600, 2.0)])
     wanted = [
         *((0, 7, steps[0, 0]), (1, 8, steps[0, 1]), (0, 8, steps[1, 0]), (1, 300, steps[1, 1]), (0, 9, wide[0])),
         *((1, 301, wide[1]), (3, 5, np.arange(6.0)), (4, 0, np.ones(600)), (4, 1, np.full(600, 2.0))),

@@ -21,8 +21,8 @@ import numpy as np
 
 from stream_ocpdl.errors import BrokerError, ConfigError, DataError, OcpdlError
 from stream_ocpdl.ocpdl.arrays import BigArray
-from stream_ocpdl.sinks.buffer import Buffer, loads
-from stream_ocpdl.sinks.together import Kind, messages, negative
+from stream_ocpdl.sinks.buffer import Buffer, Lane, loads
+from stream_ocpdl.sinks.together import SMALL, Kind, messages, negative
 from stream_ocpdl.stream.client import TensorProducer
 from stream_ocpdl.stream.drawing import SIGNED, Numbers, drawn
 from stream_ocpdl.stream.kafka import Connection, partitions_of_topic
@@ -82,13 +82,14 @@ class DrawSink:
             raise ConfigError(f"room must be at least 1, not {room}")
         self.topic, self.run_id, self.dropped = topic, run_id, 0
         self.sampler, self._axes = sampler, None if axes is None else tuple(axes)
-        self._to_tensor, self._drop, self._tuning, self._signed = to_tensor, when_full == "drop", tuning, signed
+        self._tensor, self._drop, self._tuning, self._signed = to_tensor or _only, when_full == "drop", tuning, signed
         self._timeout = timeout
         connection = Connection(bootstrap_servers, timeout, options or {})
         self._there: dict[int, Numbers] = drawn(connection, topic, run_id) if resume else {}
         self._following: dict[int, int] = {}
         self._kinds: dict[tuple[int | range, bool], Kind] = {}
         self._waiting: Buffer[Kind] = Buffer(room, queue_bytes)
+        self._lanes: dict[int, Lane[Kind]] = {}
         self._failed: OcpdlError | None = None
         self._over = False
         self._reason = ""
@@ -108,11 +109,33 @@ class DrawSink:
             return False
         if self._over:
             self._raise_failed()
-        number = self._next(chain, number)
-        if self._there and number in self._there.get(chain, ()):
+        lane, array = self._lanes.get(chain), None
+        if lane is not None and not tuning and number is None and len(lane.arrays) < lane.room:
+            try:
+                array = np.array(self._tensor(point))
+            except BaseException:
+                self._next(chain, None)  # a draw that cannot be made has a number, too
+                raise
+            if array.dtype is lane.kind.dtype and array.shape == lane.kind.shape:
+                lane.arrays.append(array)
+                return True
+        return self._draw(point, array, chain, tuning, number)
+
+    def _draw(self, point: Any, array: BigArray | None, chain: int, tuning: bool, number: int | None) -> bool:
+        """Queue a draw that is in no lane, and open one for those that follow."""
+        following = self._next(chain, number)
+        if self._there and following in self._there.get(chain, ()):
             return False
-        array = np.array(self._tensor(point))
-        return self._put(self._kind(chain, array, array.shape, tuning), (number,), array)
+        if array is None:
+            array = np.array(self._tensor(point))
+        kind = self._kind(chain, array, array.shape, tuning)
+        if not self._put(kind, (following,), array):
+            return False
+        if not (tuning or self._there) and number is None and array.nbytes <= SMALL and array.dtype.isbuiltin == 1:
+            lane = self._waiting.open(kind, following + 1, array.nbytes)
+            if lane is not None:
+                self._lanes[chain] = lane
+        return True
 
     def draws(self, points: Any, number: int | None = None) -> int:
         """Queue a draw of each of the chains from 0 on, such as an ensemble's walkers; how many will be written."""
@@ -180,26 +203,19 @@ class DrawSink:
             check()
 
     def _next(self, chain: int, number: int | None) -> int:
-        """The number of the next draw of a chain."""
+        """The number of the next draw of a chain, which has no lane any more."""
+        if lane := self._lanes.pop(chain, None):
+            self._following[chain] = self._waiting.close(lane)
         if number is None:
             number = self._following.get(chain, 0)
         self._following[chain] = number + 1
         return number
 
-    def _tensor(self, point: Any) -> Any:
-        if self._to_tensor is not None:
-            return self._to_tensor(point)
-        if isinstance(point, Mapping):
-            if len(point) != 1:
-                raise DataError(f"a draw has {', '.join(map(str, point))}: say with to_tensor which tensor they make")
-            return next(iter(point.values()))
-        return point
-
     def _tensors(self, points: Any) -> BigArray:
         """The tensors of several points, copied."""
-        if isinstance(self._to_tensor, np.ufunc):
-            return np.asarray(self._to_tensor(points))
-        if self._to_tensor is None and isinstance(points, np.ndarray):
+        if isinstance(self._tensor, np.ufunc):
+            return np.asarray(self._tensor(points))
+        if self._tensor is _only and isinstance(points, np.ndarray):
             return np.array(points)
         return np.array([self._tensor(point) for point in points])
 
@@ -256,3 +272,12 @@ class DrawSink:
         if self._failed is not None:
             lost = self._waiting.pending
             raise type(self._failed)(f"{self._failed}; {lost} draws were not written") from self._failed
+
+
+def _only(point: Any) -> Any:
+    """The tensor that a point is, or has as its only part."""
+    if not isinstance(point, Mapping):
+        return point
+    if len(point) != 1:
+        raise DataError(f"a draw has {', '.join(map(str, point))}: say with to_tensor which tensor they make")
+    return next(iter(point.values()))
