@@ -188,6 +188,32 @@ def test_after_a_fence_it_leaves_and_each_time_for_longer(monkeypatch):
     assert sum("fenced, and not told why" in line for line in said) == 3
 
 
+def test_the_pause_begins_when_all_is_given_back():
+    """A real group takes the shards back in the polls after: the time in which they finish is not the pause."""
+
+    class Slow(Group):
+        def leave(self):
+            self.log.append("leave")
+            self.script.insert(0, self.take_back)
+
+        def take_back(self, _):
+            time.sleep(0.1)  # longer than the pause
+            for term in self.terms.values():
+                term.lose()
+            self.terms.clear()
+            self.left = time.monotonic()
+
+        def rejoin(self):
+            self.back = time.monotonic()
+            super().rejoin()
+
+    group = Slow(give(0))
+    live(group, Work(fails={0: [Fenced("x")]}), polls=60)
+
+    assert group.log == ["leave", "rejoin"]
+    assert group.back - group.left >= 0.05
+
+
 def test_two_fences_at_once_are_one_leave():
     """Neither shard is begun again before the group has taken both."""
     work, group = Work(fails={0: [Fenced("x")], 1: [Fenced("x")]}), Group(give(0, 1))

@@ -110,6 +110,7 @@ class Replica:
         self._said_standby = False
         self._fenced: dict[Term, float] = {}
         """Terms that ended by a fence, and when; kept until the group has taken them."""
+        self._leaving = False
         self._rejoin_at: float | None = None
         self._pause = PAUSE
         self._error: BaseException | None = None
@@ -186,14 +187,21 @@ class Replica:
         """4. After a fence, unless the group has an explanation."""
         now = self._now()
         self._fenced = {term: when for term, when in self._fenced.items() if not term.lost}
-        if self._rejoin_at is not None and now >= self._rejoin_at and not self._election.terms:
-            self._rejoin_at = None
-            self._election.rejoin()
-        elif self._rejoin_at is None and any(now - when >= NOTICED for when in self._fenced.values()):
-            self._report(Warned(f"fenced, and not told why: leaving for {self._pause:g} s, to be elected again"))
-            self._election.leave()
+        if self._leaving and not self._election.terms:  # what other shards took to finish is no pause
+            self._leaving = False
             self._rejoin_at = now + self._pause
             self._pause = min(2 * self._pause, LONGEST)
+        elif self._rejoin_at is not None and now >= self._rejoin_at:
+            self._rejoin_at = None
+            self._election.rejoin()
+        elif (
+            not self._leaving
+            and self._rejoin_at is None
+            and any(now - when >= NOTICED for when in self._fenced.values())
+        ):
+            self._report(Warned(f"fenced, and not told why: leaving for {self._pause:g} s, to be elected again"))
+            self._election.leave()
+            self._leaving = True
 
     def _stand_by(self) -> None:
         """5. Without a shard."""
