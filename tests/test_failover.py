@@ -7,12 +7,20 @@ from contextlib import ExitStack
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from stream_ocpdl import Problem
 from stream_ocpdl.errors import BrokerError
+from stream_ocpdl.ocpdl.learner import warm_up
 from stream_ocpdl.verification import Trial, verify
 from tests.broker.cluster import Cluster
 from tests.test_election import Life, Model, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled():
+    """The kernels of these models are on the disk: to compile them takes longer than a replica is waited for."""
+    warm_up(Problem(shape=(4, 3), rank=2, batch_size=4))
 
 
 class Feed:
