@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+JOBS ?= 1
 BENCH := $(VENV)/.ready-bench
 
 .PHONY: help demo test test-slow test-unit lint drill bench reference lock audit helm image clean
@@ -14,8 +15,8 @@ help: ## show this list
 demo: $(READY) ## learn a dictionary from a stream and watch it converge
 	$(BIN)/stream-ocpdl demo
 
-test: $(READY) ## the tests, but those that take minutes
-	$(BIN)/python -m pytest
+test: $(READY) ## the tests, but those that take minutes; JOBS=2: in two processes, each with a broker
+	$(BIN)/python -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
 test-slow: $(READY) ## the tests that take minutes: brokers that die, replicas in a storm
 	OCPDL_SLOW=1 $(BIN)/python -m pytest -m slow

@@ -77,6 +77,18 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=f"it takes minutes; make test-slow, or set {SLOW}"))
 
 
+def pytest_sessionfinish(session):
+    """A worker hands over what it knows of the broker."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["brokers"] = dict(_state)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """Who writes the closing lines takes it."""
+    _state.update(getattr(node, "workeroutput", {}).get("brokers", {}))
+
+
 def pytest_terminal_summary(terminalreporter):
     """Say on which broker the tests ran, and how many did not, and why."""
     if "origin" in _state:

@@ -32,7 +32,8 @@ from stream_ocpdl.stream.topics import Topics
 from tests.broker.guarded import ACCOUNT, SECRET
 
 ROOT = Path(__file__).parents[1]
-MODEL = f"test-{uuid.uuid4().hex[:8]}"
+MODEL = f"test-{os.environ.get('PYTEST_XDIST_TESTRUNUID', uuid.uuid4().hex)[:8]}"
+"""The names of tests have it, and all processes must know the same ones."""
 TOPICS = Topics.of(MODEL, f"{MODEL}.input")
 NEEDED = needed(MODEL, TOPICS)
 OTHER = f"{MODEL}.other"
