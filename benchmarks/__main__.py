@@ -54,11 +54,12 @@ def main(arguments: list[str]) -> int:
         default=os.environ.get("OCPDL_DATA"),
         help="data of weather and sparse, a file or a folder; OCPDL_DATA if it is not given",
     )
+    parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="of sink, the rows that have it")
     given = parser.parse_args(arguments)
     unknown = set(given.names) - set(NAMES)
     if unknown:
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}")
-    options = Options(given.quick, given.authors, given.data)
+    options = Options(given.quick, given.authors, given.data, tuple(given.only))
     for name in given.names or NAMES:
         print(f"\n{name}", flush=True)
         benchmark = import_module(f"benchmarks.{name}")

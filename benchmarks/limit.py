@@ -107,7 +107,7 @@ def run(options: Options = FULL, cases: tuple[Case, ...] = CASES) -> list[Row]:
     rows: list[Row] = []
     with one_thread():
         for case in cases:
-            found = measure(case, *((1.5, 7) if options.quick else (15.0, 25)))
+            found = measure(case, *((1.5, 7) if options.quick else (5.0, 15)))
             rows += found
             print(f"tolerance {case.problem('float64').tolerance:g}, {os.cpu_count()} cores")
             table(found, COLUMNS)

@@ -33,11 +33,14 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to run: `quick` for a look, `authors` for a checkout of the paper's code, `data` for a directory of data."""
+    """How to run: `quick` for a look, `authors` for a checkout of the paper's code, `data` for a directory of data,
+    `only` for what rows must have in their names.
+    """
 
     quick: bool = False
     authors: Path | None = None
     data: Path | None = None
+    only: tuple[str, ...] = ()
 
 
 FULL = Options()

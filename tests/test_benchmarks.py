@@ -1,6 +1,7 @@
 """The pure parts of the benchmarks: what is said of a measurement, once it was made."""
 
 import json
+import os
 import threading
 import time
 from math import inf
@@ -14,6 +15,7 @@ from benchmarks.limit import Case
 from benchmarks.measure import finite, slope, spread, table, time_to
 from benchmarks.races import OURS, results
 from benchmarks.stopping import Mark, Took, between, race
+from benchmarks.wholes import Whole
 
 
 def document(rows, **other):
@@ -227,6 +229,22 @@ def test_two_processes_in_turns():
     assert 2.3 < sum(took.wall for each in taken for took in each) < whole
 
 
+def dying(seconds):
+    """Work that ends its process."""
+
+    def work(mark):
+        mark()
+        os._exit(3)
+
+    return work
+
+
+def test_a_process_that_ends_too_early_is_noticed():
+    """The other one is let go, and nobody waits for marks that do not come."""
+    with pytest.raises(EOFError):
+        race([(spinning, (0.2,)), (dying, (0.2,))], set())
+
+
 def test_time_without_stops():
     """A turn that began before a mark, or ends after it, counts in part; one between marks does in full."""
     marks, turns = [Mark(1.0, 0.0), Mark(4.0, 0.5), Mark(9.0, 0.75)], [(0.0, 2.0), (3.0, 5.0), (6.0, 7.0), (8.5, 11.0)]
@@ -241,6 +259,19 @@ def test_intervals_of_few():
     assert (mean, high - mean) == (2.5, pytest.approx(3.1824 * 1.29099 / 2, rel=1e-4))
     assert low == pytest.approx(2 * mean - high)
     assert sink.interval([1.5]) == (1.5, None, None)
+
+
+def test_whole_runs_are_compared_with_both():
+    """With the mean of two runs without, and with a callback that does nothing; of one race no interval is known."""
+    ends = {"ends": 0.0, "complete": True}
+    there = Whole(Took(9.0, 8.0), Took(11.0, 12.0), Took(10.0, 10.0), Took(10.5, 10.2), **ends)
+    away = there._replace(again=None)
+
+    found, other = sink.ratios([there]), sink.ratios([away, away])
+    assert [found[name] for name in ("wall", "wall_own", "cpu", "nothing")] == [1.05, 1.05, pytest.approx(1.02), 1.0]
+    assert (found["again"], found["wall_from"]) == (pytest.approx(11 / 9), None)
+    assert other["wall"] == other["wall_to"] == pytest.approx(10.5 / 9)
+    assert "again" not in other
 
 
 class Kept:
