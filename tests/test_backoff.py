@@ -1,6 +1,7 @@
 """Waiting for what does not work: pauses that grow, and a log that is not flooded."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,15 +11,14 @@ from stream_ocpdl.stream.kafka.backoff import MOST, Backoff, Fences, Seldom
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that goes on when somebody sleeps; what was slept."""
+    """A clock that goes on when the module sleeps; what was slept. Threads of other tests have the clock of all."""
     now, slept = [100.0], []
 
     def sleep(seconds):
         slept.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr(backoff.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(backoff.time, "sleep", sleep)
+    monkeypatch.setattr(backoff, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     return now, slept
 
 
