@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from stream_ocpdl import NonnegativeBall, NonnegativeColumns
+from stream_ocpdl import Columns, Learner, NonnegativeBall, NonnegativeColumns, Problem
 from stream_ocpdl.ocpdl.quadratic import objective, residual
 from stream_ocpdl.ocpdl.solvers import box_solver, minimise_near, project_near
 from tests import laws, paper
@@ -167,3 +167,22 @@ def test_a_far_start_leaves_no_trace(far):
         Y = minimise_near(Q, L, C, far * random.random((6, 4)), np.inf, 1e-10).Y
 
         assert residual(Y, Q, L, C.project) <= 1e-10
+
+
+def test_one_row_of_bounded_columns_is_a_box():
+    """Numbers of norm at most 0.7, and a Q that is nearly flat: as exact as a box, where multipliers do not settle."""
+    shape, X = (2, 1, 1), [[0.94498181, 0.71860218], [0.04094812, 0.23147913], [0.89702158, 0.70244414]]
+    problem = Problem(shape=shape, rank=4, ridge=0.01, constraints=NonnegativeColumns(0.7), seed=51)
+    learner = Learner(problem)
+    assert all(learner.step(np.reshape(X, (3, *shape))).settled)
+
+    random = np.random.default_rng(5)
+    for C in (NonnegativeColumns(0.7), Columns(0.7)):
+        for _ in range(50):
+            F = random.random((2, 4))
+            Q = F.T @ F + 1e-7 * np.diag(random.random(4))
+            L, start = random.random((1, 4)) @ Q * 2, C.project(random.random((1, 4)))
+            found = minimise_near(Q, L, C, start, np.inf, 1e-10)
+
+            assert found.settled
+            assert residual(found.Y, Q, L, C.project) <= 1e-10

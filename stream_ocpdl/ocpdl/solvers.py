@@ -111,17 +111,24 @@ def solver_of(C: Constraint, tolerance: float, workers: Workers = SERIAL) -> Sol
         case NonnegativeBall(bound):
             return ball_solver(bound, box_solver(inf, tolerance, workers))
         case NonnegativeColumns(bound):
-            return nonnegative_columns_solver(bound, tolerance, box_solver(inf, finer, workers))
+            several = nonnegative_columns_solver(bound, tolerance, box_solver(inf, finer, workers))
+            return of_rows(box_solver(bound, tolerance, workers), several)
         case Box(lower, upper):
             return signed_solver(lower, upper, tolerance, workers)
         case Ball(bound):
             return ball_solver(bound, signed_solver(-inf, inf, tolerance, workers))
         case Columns(bound):
-            return columns_solver(bound, tolerance, signed_solver(-inf, inf, finer, workers))
+            several = columns_solver(bound, tolerance, signed_solver(-inf, inf, finer, workers))
+            return of_rows(signed_solver(-bound, bound, tolerance, workers), several)
         case Simplex(total):
             return simplex_solver(total, tolerance, box_solver(inf, finer, workers))
         case _:
             return gradient_solver(C, max(tolerance, COARSE))
+
+
+def of_rows(one: Solver, several: Solver) -> Solver:
+    """The solver that suits the number of rows: a column that is a number has a box for its ball."""
+    return lambda Q, L, start: (one if len(start) == 1 else several)(Q, L, start)
 
 
 # ── boxes ──────────────────────────────────────────────────────────────────────────────────────────────────────
