@@ -40,18 +40,19 @@ def test_processors_by_the_older_quota(tmp_path):
     assert processors((str(tmp_path / "missing"), str(tmp_path / "cpu.cfs_quota_us"))) == 1
 
 
-STEP = """
+CALL = """
 import numpy as np
-from stream_ocpdl import Learner, Problem, machine
-Learner(Problem(shape=(3, 2), rank=1)).step(np.ones((4, 3, 2)))
+from stream_ocpdl import machine
+from stream_ocpdl.ocpdl import kernels
+assert kernels.largest_diagonal(np.eye(2)) == 1.0
 print(machine.KERNELS)
 """
 
 
 def kernels(**environment):
-    """Where a process keeps its kernels under such an environment; it makes a step."""
+    """Where a process keeps its kernels under such an environment; it calls one."""
     given = {name: value for name, value in os.environ.items() if name not in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")}
-    command = [sys.executable, "-c", STEP]
+    command = [sys.executable, "-c", CALL]
     run = subprocess.run(command, env=given | environment, cwd=ROOT, capture_output=True, text=True, check=True)
     return run.stdout.strip()
 
