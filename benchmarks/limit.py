@@ -14,9 +14,9 @@ contenders take turns on every block. As in the service, a minibatch is gathered
 which copies and checks it, and then learned in place: so it is as warm as there, and as what the yardstick copies.
 `achieved` is the median of the steps, CPU time on one thread and wall time on two; `gather` that of what went before,
 wall time. The limit is the median over the blocks, and `best` is the share that the shortest times give. Shares of two
-threads are of the same limit of one core. `speedup` is the ratio of wall times, and `copies` that of the copy, half of
-it on each of two cores: what waits for memory gains no more than that. How often a radius was active, and how
-often every sub-problem settled, is in the JSON.
+threads are of the same limit of one core. `speedup` is the ratio of wall times; `products` and `copies` are those of
+two matrix products and of the copy, half on each of two cores: what computes, or waits for memory, gains no more than
+that. How often a radius was active, and how often every sub-problem settled, is in the JSON.
 """
 
 import os
@@ -62,6 +62,7 @@ COLUMNS = {
     "share": ".1%",
     "best": ".1%",
     "speedup": ".2f",
+    "products": ".2f",
     "copies": ".2f",
     "steps": "",
 }
@@ -207,46 +208,57 @@ class Yardstick:
     def __init__(self, case: Case, dtype: str) -> None:
         random = np.random.default_rng(0)
         self._factors = [random.random((SIDE, SIDE)).astype(dtype) for _ in range(2)]
-        self._product = np.empty((SIDE, SIDE), dtype)
+        self._products = [np.empty((SIDE, SIDE), dtype) for _ in range(2)]
         self._from, self._to = (np.ones(case.bytes(dtype) // 2, np.uint8) for _ in range(2))
         self._repeats = max(1, int(4e6 // len(self._from)))
         self.flops, self.bytes = case.flops, 2 * len(self._from)
         self.product: list[float] = []
         self.copy: list[float] = []
-        self.second: list[float] = []
+        self.products: list[float] = []
+        self.copies: list[float] = []
 
     def measure(self) -> None:
         """Seconds of a flop and of a byte; each after one that does not count, which brings its memory in."""
         for kept in (False, True):
-            gemm = seconds(lambda: np.matmul(*self._factors, out=self._product))
+            gemm = seconds(lambda: self._multiply(0))
             if kept:
                 self.product.append(gemm / (2 * SIDE**3))
         for kept in (False, True):
             copy = seconds(lambda: [np.copyto(self._to, self._from) for _ in range(self._repeats)])
             if kept:
                 self.copy.append(copy / (self._repeats * self.bytes))
+        self.products.append(gained(lambda: self._multiply(0), lambda: self._multiply(1)))
         if self.bytes > MUCH:
-            self.second.append(self.gained())
+            self.copies.append(gained(lambda: self._copy(0), lambda: self._copy(1)))
 
-    def gained(self) -> float:
-        """How many times as fast as one thread two are that copy a half each; wall time."""
+    def _multiply(self, which: int) -> None:
+        np.matmul(*self._factors, out=self._products[which])
+
+    def _copy(self, which: int) -> None:
         half = len(self._from) // 2
-        began = time.perf_counter()
-        np.copyto(self._to, self._from)
-        alone = time.perf_counter() - began
-        with ThreadPoolExecutor(1) as other:
-            other.submit(int).result()
-            began = time.perf_counter()
-            rest = other.submit(np.copyto, self._to[half:], self._from[half:])
-            np.copyto(self._to[:half], self._from[:half])
-            rest.result()
-            both = time.perf_counter() - began
-        return alone / both
+        part = slice(which * half, (which + 1) * half)
+        np.copyto(self._to[part], self._from[part])
 
     def limit(self, statistic: Callable[[list[float]], float] = np.median) -> tuple[float, str]:
         """Seconds of the limit, and what sets it."""
         flops, moved = self.flops * statistic(self.product), self.bytes * statistic(self.copy)
         return (float(flops), "flops") if flops > moved else (float(moved), "bytes")
+
+
+def gained(first: Callable[[], None], second: Callable[[], None]) -> float:
+    """How many times as fast two threads are, with one call each, as one with both; wall time."""
+    with ThreadPoolExecutor(1) as other:
+        other.submit(int).result()
+        began = time.perf_counter()
+        first()
+        second()
+        alone = time.perf_counter() - began
+        began = time.perf_counter()
+        rest = other.submit(second)
+        first()
+        rest.result()
+        both = time.perf_counter() - began
+    return alone / both
 
 
 def row(
@@ -275,7 +287,8 @@ def row(
         "share": limit / float(np.median(mine.times)),
         "best": yardstick.limit(np.min)[0] / min(mine.times),
         "speedup": float(np.median(alone) / np.median(mine.wall)) if threads > 1 else None,
-        "copies": float(np.median(yardstick.second)) if threads > 1 and yardstick.second else None,
+        "products": float(np.median(yardstick.products)) if threads > 1 else None,
+        "copies": float(np.median(yardstick.copies)) if threads > 1 and yardstick.copies else None,
         "steps": len(mine.times),
         "radius_active": float(np.mean([any(step.radius_active) for step in mine.steps])),
         "settled": float(np.mean([all(step.settled) and step.coding.settled for step in mine.steps])),
