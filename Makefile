@@ -16,7 +16,7 @@ demo: $(READY) ## learn a dictionary from a stream and watch it converge
 	$(BIN)/stream-ocpdl demo
 
 test: $(READY) ## the tests, but those that take minutes; JOBS=2: in two processes, each with a broker
-	$(BIN)/python -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
+	$(BIN)/python -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 
 test-slow: $(READY) ## the tests that take minutes: brokers that die, replicas in a storm
 	OCPDL_SLOW=1 $(BIN)/python -m pytest -m slow
