@@ -15,8 +15,9 @@ which copies and checks it, and then learned in place: so it is as warm as there
 `achieved` is the median of the steps, CPU time on one thread and wall time on two; `gather` that of what went before,
 wall time. The limit is the median over the blocks, and `best` is the share that the shortest times give. Shares of two
 threads are of the same limit of one core. `speedup` is the ratio of wall times; `products` and `copies` are those of
-two matrix products and of the copy, half on each of two cores: what computes, or waits for memory, gains no more than
-that. How often a radius was active, and how often every sub-problem settled, is in the JSON.
+two matrix products and of the copy, half on each of two cores: what the machine's second core is worth at that time
+(a step was seen to gain more than the copy, which writes more). How often a radius was active, and how often every
+sub-problem settled, is in the JSON.
 """
 
 import os
