@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stream_ocpdl.ocpdl import (
     aggregates,
     blocks,
+    fewrows,
     kernels,
     lanes,
     multipliers,
@@ -292,8 +293,17 @@ def test_rows_in_lanes_are_minimisers(problem):
         assert np.allclose(Y, Z, rtol=1e-6, atol=1e-8 * np.abs(Z).max())
 
 
+def one_by_one(Q, L, start, tolerance=1e-12):
+    """Minimisers and rounds, HARD where a row is left to others, which keeps its start; none where Q is too flat."""
+    Y, rounds = start.copy(), np.full(len(L), -7)
+    hard = fewrows.solve_few(Q, L, tolerance, Y, rounds)
+    assert hard == np.count_nonzero(rounds == multipliers.HARD)
+    assert np.array_equal(Y[rounds == multipliers.HARD], start[rounds == multipliers.HARD])
+    return (Y, rounds) if len(multipliers.inverse_of(Q)) > 0 else None
+
+
 def by_multipliers(Q, L, start, tolerance=1e-12):
-    """Minimisers and rounds, HARD where a row is left to others; none at all where Q is too flat."""
+    """The same, of rows a register full at once."""
     inverse, count, registers = multipliers.inverse_of(Q), len(L), -(-len(L) // lanes.GROUP)
     if len(inverse) == 0:
         return None
@@ -309,12 +319,13 @@ def by_multipliers(Q, L, start, tolerance=1e-12):
     return Y, rounds
 
 
+@pytest.mark.parametrize("solve", [by_multipliers, one_by_one])
 @settings(max_examples=300, deadline=None)
-@given(problems())
-def test_rows_by_multipliers_are_minimisers(problem):
+@given(problem=problems())
+def test_rows_by_multipliers_are_minimisers(solve, problem):
     """What counts as solved meets the tolerance and is as low as the method for a single row gets; the rest is said."""
     Q, L, start, upper = problem
-    found = by_multipliers(Q, L, start) if upper == np.inf else None
+    found = solve(Q, L, start) if upper == np.inf else None
     if found is None:
         return
     Y, rounds = found
@@ -329,17 +340,32 @@ def test_rows_by_multipliers_are_minimisers(problem):
     assert low == pytest.approx(high, rel=1e-9, abs=1e-12 * np.abs(L * Z).sum())
 
 
-def test_few_rows_are_left_by_multipliers():
+@pytest.mark.parametrize("solve", [by_multipliers, one_by_one])
+def test_few_rows_are_left_by_multipliers(solve):
     """Where most coordinates are above zero and the start is near, none; where Q is flat, all."""
     random = np.random.default_rng(0)
     Q, _ = laws.quadratic("good", random, 200, 9)
     Z = random.random((200, 9)) * (random.random((200, 9)) > 0.2)
-    Y, rounds = by_multipliers(Q, Z @ Q, Z)
+    Y, rounds = solve(Q, Z @ Q, Z)
 
     done = rounds != multipliers.HARD
     assert np.allclose(Y[done], Z[done], rtol=1e-9, atol=1e-9)
     assert np.mean(done) > 0.9
-    assert by_multipliers(np.ones((3, 3)), np.ones((4, 3)), np.ones((4, 3))) is None
+    assert solve(np.ones((3, 3)), np.ones((4, 3)), np.ones((4, 3))) is None
+
+
+def test_a_row_with_a_nan_is_left():
+    """And those beside it are not; nor is one that Q knows nothing of moved."""
+    random = np.random.default_rng(1)
+    Q, L = laws.quadratic("good", random, 12, 5)
+    Q[3], Q[:, 3], L[:, 3] = 0.0, 0.0, 0.0
+    start = np.abs(random.normal(size=L.shape))
+    L[7, 2] = np.nan
+    Y, rounds = one_by_one(Q, L, start)
+
+    assert rounds[7] == multipliers.HARD
+    assert np.count_nonzero(rounds == multipliers.HARD) < 6
+    assert np.array_equal(Y[:, 3], start[:, 3])
 
 
 @settings(max_examples=100, deadline=None)

@@ -22,9 +22,8 @@ from stream_ocpdl.ocpdl.lanes import (
     emit_store,
     load,
     total,
-    turn_square,
 )
-from stream_ocpdl.ocpdl.panels import ATOMS, INT, REGISTERS, TOOLS, sized
+from stream_ocpdl.ocpdl.panels import ATOMS, INT, REGISTERS, TOOLS, sized, turn
 
 FEWEST, ROWS = REGISTERS
 """Rows at a time, at least and at most. Where two are the fewest, a single one is taken twice."""
@@ -73,20 +72,6 @@ def add_totals(sums: Array, rows: int, atoms: int, n: int, r: int, out: Array) -
     for m in range(rows):
         for k in range(atoms):
             out[n + m, r + k] += total(load(sums, (m * ATOMS + k) * GROUP))
-
-
-@part
-def turn(W: Array, first: int, size: int, out: Array) -> None:
-    """Rows [first, first + size) of W (Q, R) as columns, and zeros behind → out (R, size or more)."""
-    (R, step), rest, whole = out.shape, out.shape[0] % GROUP, size - size % GROUP
-    for q in range(0, whole, GROUP):
-        for r in range(0, R - rest, GROUP):
-            turn_square(W, (first + q) * R + r, R, out, r * step + q, step)
-    for r in range(R):
-        for q in range(whole if r < R - rest else 0, size):
-            out[r, q] = W[first + q, r]
-        for q in range(size, step):
-            out[r, q] = 0.0
 
 
 @intrinsic

@@ -68,41 +68,60 @@ HARD = -1
 def inverse_of(Q: Array) -> Array:
     """Q⁻¹ (R, whole registers), zeros behind column R; of no rows where Q is too flat.
 
-    One coordinate after the other changes sides with its load, in place (Gauss and Jordan; Q is positive, so that no
-    pivot need be looked for). One of which Q knows nothing, Qᵣᵣ = 0, has zeros: it is left where it is.
+    Two coordinates at a time change sides with their loads, in place (Gauss and Jordan; Q is positive, so that no
+    pivot need be looked for). One of which Q knows nothing, Qᵣᵣ = 0, has zeros: it is left where it is. Where R is odd,
+    one more takes part that is not there.
     """
     R, registers = Q.shape[0], -(-Q.shape[0] // GROUP)
-    out, shares = aligned(R, registers), np.empty(R)
-    M = out.reshape(R, registers * GROUP)
+    n = R + R % 2
+    out, shares = aligned(n, registers), np.empty((2, n))
+    M = out.reshape(n, registers * GROUP)
     M[:, :] = 0.0
     for i in range(R):
         for r in range(R):
             M[i, r] = Q[i, r]
-    for k in range(R):
-        if not Q[k, k] > 0.0:
-            M[k, :] = 0.0
-            M[:, k] = 0.0
-            continue
-        if not M[k, k] * STEEPEST > Q[k, k]:
+    for r in range(n):
+        if r >= R or not Q[r, r] > 0.0:
+            M[r, :] = 0.0
+            M[:, r] = 0.0
+            M[r, r] = 1.0
+    for k in range(0, n, 2):
+        first, cross = M[k, k], M[k, k + 1]
+        second = M[k + 1, k + 1] - cross * (cross / first)
+        if not (is_steep(first, Q, k) and is_steep(second, Q, k + 1)):
             return M[:0]
-        pivot = 1.0 / M[k, k]
-        for i in range(R):
-            shares[i], M[i, k] = -M[i, k], 0.0
-        M[k, k] = 1.0
-        for m in range(registers):
-            put(out, k, m, take(out, k, m) * spread(pivot))
-        add_multiples(shares[:k], out, k, 0)
-        add_multiples(shares[k + 1 :], out, k, k + 1)
-    return M
+        for i in range(n):
+            shares[0, i], shares[1, i] = -M[i, k], -M[i, k + 1]
+            M[i, k], M[i, k + 1] = 0.0, 0.0
+        shares[:, k : k + 2] = 0.0
+        M[k, k], M[k + 1, k + 1] = 1.0, 1.0
+        second = 1.0 / second
+        cross = -second * (cross / first)
+        change_sides(out, k, 1.0 / first + cross * (cross / second), cross, second, shares)
+    for r in range(n):
+        if r >= R or not Q[r, r] > 0.0:
+            M[r, r] = 0.0
+    return M[:R]
 
 
 @part
-def add_multiples(shares: Array, out: Array, k: int, first: int) -> None:
-    """To the rows from `first` on, so much of row k."""
-    for i in range(shares.size):
-        share = spread(shares[i])
-        for m in range(out.shape[1]):
-            put(out, first + i, m, fma(share, take(out, k, m), take(out, first + i, m)))
+def is_steep(pivot: float, Q: Array, r: int) -> bool:
+    """Whether enough of a coordinate's curvature is left; there is nothing to ask of one that is not there."""
+    return r >= Q.shape[0] or pivot * STEEPEST > Q[r, r] or Q[r, r] == 0.0
+
+
+@part
+def change_sides(out: Array, k: int, first: float, cross: float, second: float, shares: Array) -> None:
+    """Rows k and k + 1 times the inverse of their block of M, and so much of them added to each row."""
+    for m in range(out.shape[1]):
+        above, beneath = take(out, k, m), take(out, k + 1, m)
+        top = fma(spread(first), above, spread(cross) * beneath)
+        bottom = fma(spread(cross), above, spread(second) * beneath)
+        for i in range(out.shape[0]):
+            row = fma(spread(shares[0, i]), top, take(out, i, m))
+            put(out, i, m, fma(spread(shares[1, i]), bottom, row))
+        put(out, k, m, top)
+        put(out, k + 1, m, bottom)
 
 
 class Room(NamedTuple):

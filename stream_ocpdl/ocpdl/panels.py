@@ -46,6 +46,7 @@ from stream_ocpdl.ocpdl.lanes import (
     store_some,
     take,
     total,
+    turn_square,
 )
 
 ATOMS, REGISTERS = (8, (2, 3)) if WIDE else (6, (1, 2))
@@ -459,13 +460,25 @@ def absorb_at(B: BigArray, i: int, X: BigArray, k: int, old: Array, new: Array) 
     return load(B, i + k)
 
 
+@part
+def turn(W: Array, first: int, size: int, out: Array) -> None:
+    """Rows [first, first + size) of W (Q, R) as columns, and zeros behind → out (R, size or more)."""
+    (R, step), rest, whole = out.shape, out.shape[0] % GROUP, size - size % GROUP
+    for q in range(0, whole, GROUP):
+        for r in range(0, R - rest, GROUP):
+            turn_square(W, (first + q) * R + r, R, out, r * step + q, step)
+    for r in range(R):
+        for q in range(whole if r < R - rest else 0, size):
+            out[r, q] = W[first + q, r]
+        for q in range(size, step):
+            out[r, q] = 0.0
+
+
 @exact
 def turned(W: Array) -> Array:
     """Wᵀ, in memory of its own."""
     out = np.empty((W.shape[1], W.shape[0]))
-    for q in range(W.shape[0]):
-        for r in range(W.shape[1]):
-            out[r, q] = W[q, r]
+    turn(W, 0, W.shape[0], out)
     return out
 
 
@@ -474,10 +487,7 @@ def turned_in_lanes(W: Array) -> Array:
     """The same, with rows of whole registers; what is behind the last column is zero."""
     registers = -(-W.shape[0] // GROUP)
     out = aligned(W.shape[1], registers).reshape(W.shape[1], registers * GROUP)
-    for q in range(W.shape[0]):
-        for r in range(W.shape[1]):
-            out[r, q] = W[q, r]
-    out[:, W.shape[0] :] = 0.0
+    turn(W, 0, W.shape[0], out)
     return out
 
 

@@ -1,0 +1,124 @@
+"""Rows of the sub-problem by their multipliers, where rows are few: one after the other.
+
+As in `multipliers`, Q⁻¹ is made once for all rows, and a row then takes a system as large as the coordinates Z that are
+zero in it. Where these are few, that is nothing against a factor of Q for each row (`rowgroup`), and a step of a small
+problem has too few rows to solve those with as many zeros together.
+"""
+
+import numpy as np
+
+from stream_ocpdl.ocpdl.arrays import Array, Indices
+from stream_ocpdl.ocpdl.compiled import kernel, part
+from stream_ocpdl.ocpdl.lanes import GROUP, aligned, below, fma, load, spread, store
+from stream_ocpdl.ocpdl.multipliers import HARD, PATIENCE, inverse_of
+from stream_ocpdl.ocpdl.panels import add_product, turned
+
+
+@kernel
+def solve_few(Q: Array, L: Array, tolerance: float, Y: Array, rounds: Indices) -> int:
+    """min of yQyᵀ − 2⟨y, l⟩ over y ≥ 0 for each row l of L; Y holds the start, then the minimisers, and rounds how many
+    faces it took. Rows that are HARD keep their start; how many.
+    """
+    (count, R), G = L.shape, inverse_of(Q)
+    rounds[:] = HARD
+    if G.shape[0] == 0:
+        return count
+    registers = G.shape[1] // GROUP
+    room = aligned(2 * count, registers).reshape(2 * count, registers * GROUP)
+    free, points = room[:count], room[count:]
+    free[:, :] = 0.0
+    add_product(0, G.shape[1], turned(L), G, 0.0, free)
+    zero, system = np.empty(R + 1, np.int64), np.empty((R // 2 + 2, R // 2 + 1))
+    for i in range(count):
+        rounds[i] = to_minimum(i, G, Y, free, points, zero, system)
+    return count - judge(Q, L, points, tolerance, Y, rounds)
+
+
+@part
+def to_minimum(i: int, G: Array, Y: Array, free: Array, points: Array, zero: Indices, system: Array) -> int:
+    """Row i from face to face, from that of its start on → point; how many there were, or HARD."""
+    (R, width), mu = G.shape, system[system.shape[0] - 1]
+    size = 0
+    for r in range(R):
+        zero[size] = r
+        size += Y[i, r] <= 0.0 and G[r, r] > 0.0
+        if not G[r, r] > 0.0:  # of which Q knows nothing: it stays where it is
+            free[i, r] = Y[i, r]
+    for used in range(1, PATIENCE + 1):
+        if 2 * size > R:
+            return HARD
+        multipliers(size, G, free[i], zero, system)
+        for r in range(0, width, GROUP):
+            y = load(free, i * width + r)
+            for k in range(size):
+                y = fma(spread(mu[k]), load(G, zero[k] * width + r), y)
+            store(points, i * width + r, y)
+        kept = 0
+        for k in range(size):
+            points[i, zero[k]] = 0.0
+            zero[kept] = zero[k]
+            kept += mu[k] >= 0.0
+        left = kept < size
+        for r in range(0, width, GROUP):
+            if below(load(points, i * width + r), spread(0.0)) > 0:
+                left = True
+                for s in range(r, min(r + GROUP, R)):
+                    zero[kept] = s
+                    kept += points[i, s] < 0.0
+        if not left:
+            return used
+        size = kept
+    return HARD
+
+
+@part
+def multipliers(size: int, G: Array, free: Array, zero: Indices, system: Array) -> None:
+    """μ with G[Z, Z] μ = −u[Z] → the last row of the system; by G[Z, Z] = CDCᵀ, row by row, with 1/D on the diagonal.
+
+    −u[Z], as one column more, becomes C⁻¹ of itself on the way. The row before the last holds a row of CD.
+    """
+    work, mu = system[system.shape[0] - 2], system[system.shape[0] - 1]
+    for k in range(size):
+        z = zero[k]
+        pivot, mu[k] = G[z, z], -free[z]
+        for m in range(k):
+            work[m] = G[z, zero[m]]
+            for s in range(m):
+                work[m] -= work[s] * system[m, s]
+            system[k, m] = work[m] * system[m, m]
+            pivot -= work[m] * system[k, m]
+            mu[k] -= system[k, m] * mu[m]
+        system[k, k] = 1.0 / pivot
+    for k in range(size - 1, -1, -1):
+        mu[k] *= system[k, k]
+        for m in range(k + 1, size):
+            mu[k] -= system[m, k] * mu[m]
+
+
+@kernel
+def judge(Q: Array, L: Array, points: Array, tolerance: float, Y: Array, rounds: Indices) -> int:
+    """Points that are minimisers to the tolerance → Y; the others' rows become HARD. How many are not.
+
+    The residual is that of `rowgroup.judge`, in units in which Q has a unit diagonal. A coordinate of which Q knows
+    nothing must have no load either.
+    """
+    (count, R), good = L.shape, 0
+    slopes, steepness, weights = L.copy(), np.ones(R), np.ones(R)
+    for r in range(R):
+        if Q[r, r] > 0.0:
+            steepness[r], weights[r] = 1.0 / Q[r, r], Q[r, r]
+    add_product(0, R, turned(points)[:R], Q, -1.0, slopes)
+    for i in range(count):
+        bad, length = 0.0, 0.0
+        for r in range(R):
+            y, step = points[i, r], slopes[i, r] * steepness[r]
+            miss = step if step < y else y
+            bad += miss * miss * weights[r]
+            length += y * y * Q[r, r]
+        if rounds[i] != HARD and bad <= tolerance**2 * length:
+            good += 1
+            for r in range(R):
+                Y[i, r] = points[i, r]
+        else:
+            rounds[i] = HARD
+    return good
