@@ -20,7 +20,7 @@ LAYERS = [
     {"ocpdl.kernels", "ocpdl.panels", "ocpdl.constraints"},
     {"ocpdl.rowgroup", "ocpdl.onerow", "ocpdl.multipliers", "ocpdl.contraction"},
     {"ocpdl.rows", "ocpdl.quadratic", "ocpdl.spelling"},
-    {"ocpdl.problem", "ocpdl.signed"},
+    {"ocpdl.problem", "ocpdl.signed", "ocpdl.fewzeros"},
     {"ocpdl.blocks", "ocpdl.columns", "ocpdl.coding"},
     {"ocpdl.aggregates", "ocpdl.simplices"},
     {"ocpdl.solvers", "ocpdl.batch", "ocpdl.state"},

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stream_ocpdl.ocpdl import (
     aggregates,
     blocks,
-    fewrows,
+    fewzeros,
     kernels,
     lanes,
     multipliers,
@@ -223,11 +223,14 @@ def test_a_call_beside_has_its_result(threads, monkeypatch):
 # ── rows ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def solved(Q, L, start, upper=np.inf, tolerance=1e-12, ranges=None):
+WAYS = pytest.mark.parametrize("way", [rows.solve_rows, fewzeros.solve_range], ids=["rows", "fewzeros"])
+
+
+def solved(Q, L, start, upper=np.inf, tolerance=1e-12, ranges=None, way=rows.solve_rows):
     """Minimisers and rounds, from a start that is kept."""
     Y, rounds = start.copy(), np.full(len(L), -7)
     for lo, hi in ranges or [(0, len(L))]:
-        rows.solve_rows(lo, hi, Q, L, upper, tolerance, Y, rounds)
+        way(lo, hi, Q, L, upper, tolerance, Y, rounds)
     return Y, rounds
 
 
@@ -275,12 +278,13 @@ def problems(draw):
     return scale * Q, scale * L, np.minimum(start, upper), upper
 
 
+@WAYS
 @settings(max_examples=300, deadline=None)
-@given(problems())
-def test_rows_in_lanes_are_minimisers(problem):
+@given(problem=problems())
+def test_rows_in_lanes_are_minimisers(way, problem):
     """Lanes and the method for a single row: both meet the tolerance, and neither is lower than the other."""
     Q, L, _, upper = problem
-    (Y, rounds), (Z, _) = solved(*problem), alone(*problem)
+    (Y, rounds), (Z, _) = solved(*problem, way=way), alone(*problem)
 
     assert (rounds < onerow.most_rounds(len(Q))).all()
     assert Y.min() >= 0
@@ -293,10 +297,10 @@ def test_rows_in_lanes_are_minimisers(problem):
         assert np.allclose(Y, Z, rtol=1e-6, atol=1e-8 * np.abs(Z).max())
 
 
-def one_by_one(Q, L, start, tolerance=1e-12):
+def one_by_one(Q, L, start, upper=np.inf, tolerance=1e-12):
     """Minimisers and rounds, HARD where a row is left to others, which keeps its start; none where Q is too flat."""
     Y, rounds = start.copy(), np.full(len(L), -7)
-    hard = fewrows.solve_few(Q, L, tolerance, Y, rounds)
+    hard = fewzeros.solve_few(Q, L, upper, tolerance, Y, rounds)
     assert hard == np.count_nonzero(rounds == multipliers.HARD)
     assert np.array_equal(Y[rounds == multipliers.HARD], start[rounds == multipliers.HARD])
     return (Y, rounds) if len(multipliers.inverse_of(Q)) > 0 else None
@@ -354,6 +358,17 @@ def test_few_rows_are_left_by_multipliers(solve):
     assert solve(np.ones((3, 3)), np.ones((4, 3)), np.ones((4, 3))) is None
 
 
+def test_a_row_that_meets_its_upper_bound_is_left():
+    """And the others are not."""
+    random = np.random.default_rng(2)
+    Q, L = laws.quadratic("good", random, 40, 5)
+    free, _ = one_by_one(Q, L, np.zeros_like(L))
+    Y, rounds = one_by_one(Q, L, np.zeros_like(L), upper=np.median(free.max(axis=1)))
+
+    assert 10 <= np.count_nonzero(rounds > 0) <= 20
+    assert np.array_equal(Y[rounds > 0], free[rounds > 0])
+
+
 def test_a_row_with_a_nan_is_left():
     """And those beside it are not; nor is one that Q knows nothing of moved."""
     random = np.random.default_rng(1)
@@ -368,37 +383,39 @@ def test_a_row_with_a_nan_is_left():
     assert np.array_equal(Y[:, 3], start[:, 3])
 
 
+@WAYS
 @settings(max_examples=100, deadline=None)
-@given(problems(), st.randoms(use_true_random=False))
-def test_a_row_does_not_notice_its_neighbours(problem, random):
+@given(problem=problems(), random=st.randoms(use_true_random=False))
+def test_a_row_does_not_notice_its_neighbours(way, problem, random):
     """Whatever rows are solved with it, in whatever order and range: the same bits, and the same rounds.
 
     Fails if a lane's arithmetic depends on what another lane does, or on which lane it is.
     """
     Q, L, start, upper = problem
-    Y, rounds = solved(*problem)
+    Y, rounds = solved(*problem, way=way)
     order = random.sample(range(len(L)), len(L))
     cut = random.randrange(len(L) + 1)
 
     for one in (
-        solved(Q, L, start, upper, ranges=[(0, cut), (cut, len(L))]),
-        solved(Q, L, start, upper, ranges=[(i, i + 1) for i in range(len(L))]),
+        solved(Q, L, start, upper, ranges=[(0, cut), (cut, len(L))], way=way),
+        solved(Q, L, start, upper, ranges=[(i, i + 1) for i in range(len(L))], way=way),
     ):
         assert np.array_equal(Y, one[0])
         assert np.array_equal(rounds, one[1])
-    moved = solved(Q, L[order], start[order], upper)
+    moved = solved(Q, L[order], start[order], upper, way=way)
     assert np.array_equal(Y[order], moved[0])
     assert np.array_equal(rounds[order], moved[1])
 
 
+@WAYS
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 17, 64, 65])
 @pytest.mark.parametrize("rank", [1, 2, 5, 24])
-def test_rows_fill_groups_or_do_not(rank, count):
+def test_rows_fill_groups_or_do_not(rank, count, way):
     """Every row is solved, and none outside of the range is touched."""
     random = np.random.default_rng(count)
     Q, L = laws.quadratic("good", random, count + 4, rank)
     start = np.full_like(L, 0.25)
-    Y, rounds = solved(Q, L, start, ranges=[(2, count + 2)])
+    Y, rounds = solved(Q, L, start, ranges=[(2, count + 2)], way=way)
 
     assert residuals(Q, L, Y, np.inf)[2:-2].max() <= 1e-12
     assert (rounds[2:-2] >= 1).all()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stream_ocpdl.ocpdl import arrays, contraction
+from stream_ocpdl.ocpdl import arrays, panels
 from stream_ocpdl.ocpdl.arrays import Array, BigArray
 from stream_ocpdl.ocpdl.compiled import kernel, part
 from stream_ocpdl.ocpdl.lanes import GROUP, aligned, fma, load, load_some, prefetch, spread, store, total
@@ -177,7 +177,7 @@ def turn(U: Array, first: int, out: Array) -> None:
     """Rows [first, first + width) of U (Q, R) as columns, and zeros behind → out (R, width/GROUP, GROUP)."""
     R, registers, _ = out.shape
     width = registers * GROUP
-    contraction.turn(U, first, min(U.shape[0] - first, width), out.reshape(R, width))
+    panels.turn(U, first, min(U.shape[0] - first, width), out.reshape(R, width))
 
 
 @part

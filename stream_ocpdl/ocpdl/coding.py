@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from stream_ocpdl.ocpdl import rows
 from stream_ocpdl.ocpdl.arrays import Array, Indices
-from stream_ocpdl.ocpdl.lanes import GROUP
+from stream_ocpdl.ocpdl.fewzeros import solve_range
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.signed import solve_signed
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
@@ -28,4 +27,4 @@ def solve_codes(
         L -= price * np.sign(H)
     else:
         L -= problem.sparsity / 2
-        workers.run(rows.solve_rows, len(H), 5.0 * Q.size, Q, L, h_max, problem.tolerance, H, rounds, grain=GROUP)
+        workers.run(solve_range, len(H), 5.0 * Q.size, Q, L, h_max, problem.tolerance, H, rounds)

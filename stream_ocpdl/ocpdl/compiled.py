@@ -38,3 +38,11 @@ def part(function: F) -> F:
     """
     compiled = numba.njit(cache=KEPT, nogil=True, error_model="numpy", fastmath={"contract"}, forceinline=True)
     return cast(F, compiled(function))
+
+
+def written_in(function: F) -> F:
+    """A part that is written into a kernel before that is compiled, and takes its flags.
+
+    Whatever calls a kernel is optimised together with it: each function between two takes seconds to compile.
+    """
+    return cast(F, numba.njit(cache=KEPT, nogil=True, error_model="numpy", inline="always")(function))

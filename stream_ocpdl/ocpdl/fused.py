@@ -14,12 +14,11 @@ from math import frexp, inf, ldexp
 import numpy as np
 
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Indices
-from stream_ocpdl.ocpdl.compiled import kernel
-from stream_ocpdl.ocpdl.fewrows import solve_few
+from stream_ocpdl.ocpdl.compiled import kernel, written_in
+from stream_ocpdl.ocpdl.fewzeros import solve_all
 from stream_ocpdl.ocpdl.kernels import all_good, distance, fold_first, inner, losses_of, pull_left, pulled, scan
 from stream_ocpdl.ocpdl.onerow import most_rounds
 from stream_ocpdl.ocpdl.panels import absorb_and_fold, add_product, correlate, gram, multiply, turned, turned_in_lanes
-from stream_ocpdl.ocpdl.rows import solve_left, solve_rows
 from stream_ocpdl.ocpdl.solvers import FLAT, ROUNDING
 
 NORMS, SIGNED, SPARSITY, RIDGE, UPPER, TOLERANCE = range(6)
@@ -32,9 +31,6 @@ BOUNDS, RADII = range(2)
 BEFORE, AFTER, MODES = range(3)
 """What the sums of a step are: f̂_t before and after; from there, by mode, the movements, then the radii, then the
 rounds."""
-
-FEWEST = 8
-"""Rows for which it is worth while to make the inverse of Q."""
 
 UNFIT = -1
 """Nothing was learned: some tensor is not finite, negative where it must not be, or of an impossible norm."""
@@ -127,7 +123,7 @@ def code(
     return encode(X, energies, V, W, grams, rules)
 
 
-@kernel
+@written_in
 def encode(
     X: BigArray, energies: Array, V: Array, W: Array, grams: Array, rules: Array
 ) -> tuple[Array, Array, int, int]:
@@ -144,7 +140,7 @@ def encode(
         Q[r, r] += ridge
     correlate(X, V, W, L)
     L -= sparsity / 2
-    solve_rows(0, b, Q, L, upper, rules[TOLERANCE], H, rounds)
+    solve_all(Q, L, upper, rules[TOLERANCE], H, rounds)
     multiply(H, Q, QH)
     for j in range(b):
         for r in range(R):
@@ -216,7 +212,7 @@ def weighted(T: Array, W: Array) -> Array:
     return out
 
 
-@kernel
+@written_in
 def solve_near(
     Q: Array, L: Array, start: Array, bound: float, radius: float, tolerance: float, Y: Array
 ) -> tuple[int, float]:
@@ -232,13 +228,7 @@ def solve_near(
     room, rounds = np.empty((R + L.shape[0], R)), np.zeros(Y.shape[0], np.int64)
     S, load = room[:R], room[R:]
     pulled(Q, L, unit, FLAT, start, S, load)
-    exact = max(1e-3 * tolerance, 2e-14)
-    if Y.shape[0] < FEWEST:
-        solve_rows(0, Y.shape[0], S, load, inf, exact, Y, rounds)
-    else:
-        hard = solve_few(S, load, exact, Y, rounds)
-        if hard > 0:
-            solve_left(hard, S, load, start, exact, Y, rounds)
+    solve_all(S, load, inf, max(1e-3 * tolerance, 2e-14), Y, rounds)
     left, size = pull_left(Q, unit, FLAT, start, Y)
     used, moved = rounds.max(), distance(Y, start)
     inside = size <= bound * (1.0 + ROUNDING) and moved <= radius * (1.0 + ROUNDING)

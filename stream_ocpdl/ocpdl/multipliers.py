@@ -107,7 +107,7 @@ def inverse_of(Q: Array) -> Array:
 @part
 def is_steep(pivot: float, Q: Array, r: int) -> bool:
     """Whether enough of a coordinate's curvature is left; there is nothing to ask of one that is not there."""
-    return r >= Q.shape[0] or pivot * STEEPEST > Q[r, r] or Q[r, r] == 0.0
+    return bool(r >= Q.shape[0] or pivot * STEEPEST > Q[r, r] or Q[r, r] == 0.0)
 
 
 @part

@@ -350,7 +350,7 @@ def solve_tile(
     if hard > 0:
         pull(mode, L, before, loads)
         turn_back(loads, Y.shape[0], rest)
-        solve_left(hard, mode.Q, rest, start, mode.tolerance, Y, rounds)
+        solve_left(hard, mode.Q, rest, start, inf, mode.tolerance, Y, rounds)
         turn(Y, 0, now)
 
 

@@ -10,12 +10,12 @@ What happens to a row never depends on the rows beside it. So its bits depend ne
 range it is part of.
 """
 
-from math import inf, sqrt
+from math import sqrt
 
 import numpy as np
 
 from stream_ocpdl.ocpdl.arrays import Array, Indices
-from stream_ocpdl.ocpdl.compiled import kernel, part
+from stream_ocpdl.ocpdl.compiled import kernel, part, written_in
 from stream_ocpdl.ocpdl.lanes import GROUP, aligned, put, spread
 from stream_ocpdl.ocpdl.multipliers import HARD
 from stream_ocpdl.ocpdl.onerow import solve_row
@@ -45,8 +45,10 @@ PATIENCE = 12
 """Rounds before a row is left to `solve_row`; most take one to five."""
 
 
-@kernel
-def solve_left(hard: int, Q: Array, L: Array, start: Array, tolerance: float, Y: Array, rounds: Indices) -> None:
+@written_in
+def solve_left(
+    hard: int, Q: Array, L: Array, start: Array, upper: float, tolerance: float, Y: Array, rounds: Indices
+) -> None:
     """The rows that are HARD, so many of them, from their start by `solve_rows`."""
     room, which = np.empty((2, hard, Q.shape[0])), np.empty((2, hard), np.int64)
     k = 0
@@ -56,7 +58,7 @@ def solve_left(hard: int, Q: Array, L: Array, start: Array, tolerance: float, Y:
                 room[0, k, r], room[1, k, r] = start[i, r], L[i, r]
             which[0, k] = i
             k += 1
-    solve_rows(0, hard, Q, room[1], inf, tolerance, room[0], which[1])
+    solve_rows(0, hard, Q, room[1], upper, tolerance, room[0], which[1])
     for k in range(hard):
         rounds[which[0, k]] = which[1, k]
         for r in range(Q.shape[0]):

@@ -1,51 +1,82 @@
-"""Rows of the sub-problem by their multipliers, where rows are few: one after the other.
+"""Rows of the sub-problem by their multipliers, one after the other: those of small problems, and codes.
 
 As in `multipliers`, Q⁻¹ is made once for all rows, and a row then takes a system as large as the coordinates Z that are
-zero in it. Where these are few, that is nothing against a factor of Q for each row (`rowgroup`), and a step of a small
-problem has too few rows to solve those with as many zeros together.
+zero in it. Where these are few, that is nothing against a factor of Q for each row (`rowgroup`); and where rows are not
+many, there is nothing to be gained by solving those with as many zeros together. Rows with many zeros are left to
+`rows`. As there, what happens to a row does not depend on the rows beside it.
 """
 
 import numpy as np
 
 from stream_ocpdl.ocpdl.arrays import Array, Indices
-from stream_ocpdl.ocpdl.compiled import kernel, part
+from stream_ocpdl.ocpdl.compiled import kernel, part, written_in
 from stream_ocpdl.ocpdl.lanes import GROUP, aligned, below, fma, load, spread, store
 from stream_ocpdl.ocpdl.multipliers import HARD, PATIENCE, inverse_of
 from stream_ocpdl.ocpdl.panels import add_product, turned
+from stream_ocpdl.ocpdl.rows import solve_left
+
+MOST = 8
+"""Coordinates that may be zero in any case; else half of them: more would take as long as a factor of Q."""
 
 
 @kernel
-def solve_few(Q: Array, L: Array, tolerance: float, Y: Array, rounds: Indices) -> int:
-    """min of yQyᵀ − 2⟨y, l⟩ over y ≥ 0 for each row l of L; Y holds the start, then the minimisers, and rounds how many
-    faces it took. Rows that are HARD keep their start; how many.
+def solve_range(
+    lo: int, hi: int, Q: Array, L: Array, upper: float, tolerance: float, Y: Array, rounds: Indices
+) -> None:
+    """What `rows.solve_rows` does, by multipliers first."""
+    solve_all(Q, L[lo:hi], upper, tolerance, Y[lo:hi], rounds[lo:hi])
+
+
+@written_in
+def solve_all(Q: Array, L: Array, upper: float, tolerance: float, Y: Array, rounds: Indices) -> None:
+    """All rows: by multipliers, and those that are left by `rows`."""
+    hard = solve_few(Q, L, upper, tolerance, Y, rounds)
+    if hard > 0:
+        solve_left(hard, Q, L, Y, upper, tolerance, Y, rounds)
+
+
+@kernel
+def solve_few(Q: Array, L: Array, upper: float, tolerance: float, Y: Array, rounds: Indices) -> int:
+    """min of yQyᵀ − 2⟨y, l⟩ over 0 ≤ y ≤ upper for each row l of L; Y holds the start, then the minimisers, and rounds
+    how many faces it took. Rows that are HARD, as those that meet their upper bound, keep their start; how many.
     """
     (count, R), G = L.shape, inverse_of(Q)
     rounds[:] = HARD
     if G.shape[0] == 0:
-        return count
+        return int(count)
     registers = G.shape[1] // GROUP
     room = aligned(2 * count, registers).reshape(2 * count, registers * GROUP)
     free, points = room[:count], room[count:]
     free[:, :] = 0.0
     add_product(0, G.shape[1], turned(L), G, 0.0, free)
-    zero, system = np.empty(R + 1, np.int64), np.empty((R // 2 + 2, R // 2 + 1))
+    most = min(max(R // 2, MOST), R)
+    zero, system = np.empty(R + 1, np.int64), np.empty((most + 2, most + 1))
+    found = False
     for i in range(count):
         rounds[i] = to_minimum(i, G, Y, free, points, zero, system)
-    return count - judge(Q, L, points, tolerance, Y, rounds)
+        found |= rounds[i] != HARD
+    if not found:
+        return int(count)
+    return int(count) - judge(Q, L, points, upper, tolerance, Y, rounds)
 
 
 @part
 def to_minimum(i: int, G: Array, Y: Array, free: Array, points: Array, zero: Indices, system: Array) -> int:
-    """Row i from face to face, from that of its start on → point; how many there were, or HARD."""
-    (R, width), mu = G.shape, system[system.shape[0] - 1]
+    """Row i from face to face, from that of its start on → point; how many there were, or HARD.
+
+    One that has no start, all zeros, begins with the free minimiser.
+    """
+    (R, width), most = G.shape, system.shape[0] - 2
+    mu = system[most + 1]
     size = 0
     for r in range(R):
         zero[size] = r
         size += Y[i, r] <= 0.0 and G[r, r] > 0.0
         if not G[r, r] > 0.0:  # of which Q knows nothing: it stays where it is
             free[i, r] = Y[i, r]
+    size = size if size < R else 0
     for used in range(1, PATIENCE + 1):
-        if 2 * size > R:
+        if size > most:
             return HARD
         multipliers(size, G, free[i], zero, system)
         for r in range(0, width, GROUP):
@@ -95,8 +126,8 @@ def multipliers(size: int, G: Array, free: Array, zero: Indices, system: Array) 
             mu[k] -= system[m, k] * mu[m]
 
 
-@kernel
-def judge(Q: Array, L: Array, points: Array, tolerance: float, Y: Array, rounds: Indices) -> int:
+@written_in
+def judge(Q: Array, L: Array, points: Array, upper: float, tolerance: float, Y: Array, rounds: Indices) -> int:
     """Points that are minimisers to the tolerance → Y; the others' rows become HARD. How many are not.
 
     The residual is that of `rowgroup.judge`, in units in which Q has a unit diagonal. A coordinate of which Q knows
@@ -109,13 +140,14 @@ def judge(Q: Array, L: Array, points: Array, tolerance: float, Y: Array, rounds:
             steepness[r], weights[r] = 1.0 / Q[r, r], Q[r, r]
     add_product(0, R, turned(points)[:R], Q, -1.0, slopes)
     for i in range(count):
-        bad, length = 0.0, 0.0
+        bad, length, inside = 0.0, 0.0, rounds[i] != HARD
         for r in range(R):
             y, step = points[i, r], slopes[i, r] * steepness[r]
             miss = step if step < y else y
             bad += miss * miss * weights[r]
             length += y * y * Q[r, r]
-        if rounds[i] != HARD and bad <= tolerance**2 * length:
+            inside &= y <= upper
+        if inside and bad <= tolerance**2 * length:
             good += 1
             for r in range(R):
                 Y[i, r] = points[i, r]
