@@ -15,6 +15,9 @@ from stream_ocpdl.ocpdl.multipliers import HARD, PATIENCE, inverse_of
 from stream_ocpdl.ocpdl.panels import add_product, turned
 from stream_ocpdl.ocpdl.rows import solve_left
 
+STRIP = 128
+"""Rows that are solved in the same memory, one strip after the other."""
+
 MOST = 8
 """Coordinates that may be zero in any case; else half of them: more would take as long as a factor of Q."""
 
@@ -40,41 +43,45 @@ def solve_few(Q: Array, L: Array, upper: float, tolerance: float, Y: Array, roun
     """min of yQyᵀ − 2⟨y, l⟩ over 0 ≤ y ≤ upper for each row l of L; Y holds the start, then the minimisers, and rounds
     how many faces it took. Rows that are HARD, as those that meet their upper bound, keep their start; how many.
     """
-    (count, R), G = L.shape, inverse_of(Q)
+    G, count, hard = inverse_of(Q), L.shape[0], 0
     rounds[:] = HARD
     if G.shape[0] == 0:
         return int(count)
-    registers = G.shape[1] // GROUP
-    room = aligned(2 * count, registers).reshape(2 * count, registers * GROUP)
-    free, points = room[:count], room[count:]
-    free[:, :] = 0.0
-    add_product(0, G.shape[1], turned(L), G, 0.0, free)
+    R, strip = L.shape[1], min(count, STRIP)
+    room = aligned(2 * strip, G.shape[1] // GROUP).reshape(2 * strip, G.shape[1])
     most = min(max(R // 2, MOST), R)
     zero, system = np.empty(R + 1, np.int64), np.empty((most + 2, most + 1))
-    found = False
-    for i in range(count):
-        rounds[i] = to_minimum(i, G, Y, free, points, zero, system)
-        found |= rounds[i] != HARD
-    if not found:
-        return int(count)
-    return int(count) - judge(Q, L, points, upper, tolerance, Y, rounds)
+    for lo in range(0, count, STRIP):
+        hi = min(lo + STRIP, count)
+        free, points, found = room[: hi - lo], room[strip : strip + hi - lo], False
+        free[:, :] = 0.0
+        add_product(0, G.shape[1], turned(L[lo:hi]), G, 0.0, free)
+        for i in range(hi - lo):
+            rounds[lo + i] = to_minimum(i, G, Y[lo + i], free, points, zero, system)
+            found |= rounds[lo + i] != HARD
+        hard += hi - lo
+        if found:
+            hard -= judge(Q, L[lo:hi], points, upper, tolerance, Y[lo:hi], rounds[lo:hi])
+    return hard
 
 
 @part
-def to_minimum(i: int, G: Array, Y: Array, free: Array, points: Array, zero: Indices, system: Array) -> int:
+def to_minimum(i: int, G: Array, start: Array, free: Array, points: Array, zero: Indices, system: Array) -> int:
     """Row i from face to face, from that of its start on → point; how many there were, or HARD.
 
     One that has no start, all zeros, begins with the free minimiser.
     """
     (R, width), most = G.shape, system.shape[0] - 2
     mu = system[most + 1]
-    size = 0
+    size, known = 0, 0
     for r in range(R):
         zero[size] = r
-        size += Y[i, r] <= 0.0 and G[r, r] > 0.0
-        if not G[r, r] > 0.0:  # of which Q knows nothing: it stays where it is
-            free[i, r] = Y[i, r]
-    size = size if size < R else 0
+        if G[r, r] > 0.0:
+            size += start[r] <= 0.0
+            known += 1
+        else:  # Q knows nothing of it: it stays where it is
+            free[i, r] = start[r]
+    size = size if size < known else 0
     for used in range(1, PATIENCE + 1):
         if size > most:
             return HARD
