@@ -146,8 +146,11 @@ class Contender:
 
     @property
     def times(self) -> list[float]:
-        """CPU time for one thread: others on the machine do not count. Wall time for more."""
-        return self.cpu if self.learner.workers.threads == 1 else self.wall
+        """CPU time for one thread: others on the machine do not count. Wall time for more.
+
+        The clock of CPU time was seen to stand still for a step: that one is left out.
+        """
+        return [cpu for cpu in self.cpu if cpu > 0.0] if self.learner.workers.threads == 1 else self.wall
 
 
 def measure(case: Case, budget: float, least: int) -> list[Row]:
@@ -292,7 +295,7 @@ def row(
         "achieved_us": 1e6 * float(np.median(mine.times)),
         "gather_us": 1e6 * float(np.median(mine.gather)),
         "share": limit / float(np.median(mine.times)),
-        "best": yardstick.limit(np.min)[0] / min(filter(None, mine.times)),  # the CPU's clock was seen to stand still
+        "best": yardstick.limit(np.min)[0] / min(mine.times),
         "speedup": float(np.median(alone) / np.median(mine.wall)) if threads > 1 else None,
         "products": float(np.median(yardstick.products)) if threads > 1 else None,
         "copies": float(np.median(yardstick.copies)) if threads > 1 and yardstick.copies else None,

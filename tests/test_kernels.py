@@ -344,12 +344,32 @@ def test_rows_by_multipliers_are_minimisers(solve, problem):
     assert low == pytest.approx(high, rel=1e-9, abs=1e-12 * np.abs(L * Z).sum())
 
 
+@pytest.mark.parametrize("rank", [1, 2, 3, 8, 9, 16, 24, 25])
+@pytest.mark.parametrize("dead", [None, 0, 0.5, 1])
+def test_an_inverse_is_one(rank, dead):
+    """NumPy's, with zeros for an atom of which Q knows nothing, wherever that is; none where Q is flat or no number."""
+    Q, _ = laws.quadratic("good", np.random.default_rng(rank), 1, rank)
+    known = np.full(rank, True)
+    if dead is not None:
+        known[int(dead * (rank - 1))] = False
+        Q = Q * np.outer(known, known)
+    wanted = np.zeros((rank, rank))
+    wanted[np.ix_(known, known)] = np.linalg.inv(Q[np.ix_(known, known)])
+    inverse = multipliers.inverse_of(Q)
+
+    assert np.allclose(inverse[:, :rank], wanted, rtol=1e-9, atol=1e-9 * np.abs(wanted).max())
+    assert not inverse[:, rank:].any()
+    for bad in (np.ones((rank + 1, rank + 1)), np.full((rank, rank), np.nan)):
+        assert len(multipliers.inverse_of(bad)) == 0
+
+
+@pytest.mark.parametrize("rank", [1, 2, 8, 9, 16, 24])
 @pytest.mark.parametrize("solve", [by_multipliers, one_by_one])
-def test_few_rows_are_left_by_multipliers(solve):
+def test_few_rows_are_left_by_multipliers(solve, rank):
     """Where most coordinates are above zero and the start is near, none; where Q is flat, all."""
     random = np.random.default_rng(0)
-    Q, _ = laws.quadratic("good", random, 200, 9)
-    Z = random.random((200, 9)) * (random.random((200, 9)) > 0.2)
+    Q, _ = laws.quadratic("good", random, 200, rank)
+    Z = random.random((200, rank)) * (random.random((200, rank)) > 0.2)
     Y, rounds = solve(Q, Z @ Q, Z)
 
     done = rounds != multipliers.HARD
@@ -370,16 +390,20 @@ def test_a_row_that_meets_its_upper_bound_is_left():
 
 
 def test_a_row_with_a_nan_is_left():
-    """And those beside it are not; nor is one that Q knows nothing of moved."""
+    """And those beside it do not notice; nor is a coordinate that Q knows nothing of moved."""
     random = np.random.default_rng(1)
     Q, L = laws.quadratic("good", random, 12, 5)
     Q[3], Q[:, 3], L[:, 3] = 0.0, 0.0, 0.0
     start = np.abs(random.normal(size=L.shape))
     L[7, 2] = np.nan
+    others = np.arange(12) != 7
     Y, rounds = one_by_one(Q, L, start)
+    Z, without = one_by_one(Q, L[others], start[others])
 
     assert rounds[7] == multipliers.HARD
-    assert np.count_nonzero(rounds == multipliers.HARD) < 6
+    assert np.array_equal(Y[others], Z)
+    assert np.array_equal(rounds[others], without)
+    assert np.count_nonzero(without == multipliers.HARD) < 6
     assert np.array_equal(Y[:, 3], start[:, 3])
 
 
@@ -405,6 +429,21 @@ def test_a_row_does_not_notice_its_neighbours(way, problem, random):
     moved = solved(Q, L[order], start[order], upper, way=way)
     assert np.array_equal(Y[order], moved[0])
     assert np.array_equal(rounds[order], moved[1])
+
+
+@WAYS
+@pytest.mark.parametrize("rank", [5, 24])
+def test_many_rows_do_not_notice_each_other(rank, way):
+    """Wherever ranges end, and whatever is solved in one strip of memory: the same bits."""
+    random = np.random.default_rng(rank)
+    Q, L = laws.quadratic("good", random, 300, rank)
+    start = np.maximum(random.normal(size=L.shape), 0)
+    Y, rounds = solved(Q, L, start, way=way)
+
+    for cut in (1, 127, 128, 129):
+        one = solved(Q, L, start, ranges=[(0, cut), (cut, 300)], way=way)
+        assert np.array_equal(Y, one[0])
+        assert np.array_equal(rounds, one[1])
 
 
 @WAYS
@@ -446,26 +485,28 @@ def test_nothing_to_code():
     assert rounds.all()
 
 
+@WAYS
 @pytest.mark.parametrize("upper", [np.inf, 1.1])
-def test_flat_atoms_stay_or_go_to_a_bound(upper):
+def test_flat_atoms_stay_or_go_to_a_bound(upper, way):
     """Where Q = 0 a coordinate without a load stays, bit for bit; others go to the bound they are drawn to."""
     start = np.random.default_rng(7).random((9, 3))
-    assert np.array_equal(solved(np.zeros((3, 3)), np.zeros((9, 3)), start, upper)[0], start)
+    assert np.array_equal(solved(np.zeros((3, 3)), np.zeros((9, 3)), start, upper, way=way)[0], start)
 
     Q, L = np.diag([0.0, 1.0, 0.0]), np.tile([-1e-20, 0.25, 2.0], (9, 1))
-    Y, _ = solved(Q, L, start, upper)
+    Y, _ = solved(Q, L, start, upper, way=way)
     assert np.array_equal(Y[:, 0], np.zeros(9))
     assert np.allclose(Y[:, 1], 0.25)
     assert np.array_equal(Y[:, 2], start[:, 2] if upper == np.inf else np.full(9, upper))
 
 
-def test_an_upper_bound_is_met():
+@WAYS
+def test_an_upper_bound_is_met(way):
     """Rows that meet the bound are exact, as are their neighbours that do not."""
     random = np.random.default_rng(8)
     Q, L = laws.quadratic("good", random, 40, 6)
-    free, _ = solved(Q, L, np.zeros_like(L))
+    free, _ = solved(Q, L, np.zeros_like(L), way=way)
     upper = float(np.median(free.max(axis=1)))
-    Y, _ = solved(Q, L, np.zeros_like(L), upper)
+    Y, _ = solved(Q, L, np.zeros_like(L), upper, way=way)
 
     assert residuals(Q, L, Y, upper).max() <= 1e-12
     assert (Y.max(axis=1) == upper).sum() > 10
@@ -473,13 +514,14 @@ def test_an_upper_bound_is_met():
     assert np.array_equal(Y[below], free[below])
 
 
+@WAYS
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_number_that_is_none_shows(bad):
+def test_a_number_that_is_none_shows(bad, way):
     """A NaN or an infinity in L is seen in its row's minimiser, and nowhere else."""
     Q, L = laws.quadratic("good", np.random.default_rng(9), 20, 5)
-    Y, _ = solved(Q, L, np.zeros_like(L))
+    Y, _ = solved(Q, L, np.zeros_like(L), way=way)
     L[6, 2] = bad
-    Z, _ = solved(Q, L, np.zeros_like(L))
+    Z, _ = solved(Q, L, np.zeros_like(L), way=way)
     others = np.arange(20) != 6
 
     assert not np.isfinite(Z[6]).all()

@@ -6,6 +6,8 @@ many, there is nothing to be gained by solving those with as many zeros together
 `rows`. As there, what happens to a row does not depend on the rows beside it.
 """
 
+from math import inf
+
 import numpy as np
 
 from stream_ocpdl.ocpdl.arrays import Array, Indices
@@ -26,7 +28,7 @@ MOST = 8
 def solve_range(
     lo: int, hi: int, Q: Array, L: Array, upper: float, tolerance: float, Y: Array, rounds: Indices
 ) -> None:
-    """What `rows.solve_rows` does, by multipliers first."""
+    """Minimisers as of `rows.solve_rows`, by multipliers first; a start that is exact counts one round, too."""
     solve_all(Q, L[lo:hi], upper, tolerance, Y[lo:hi], rounds[lo:hi])
 
 
@@ -138,23 +140,29 @@ def judge(Q: Array, L: Array, points: Array, upper: float, tolerance: float, Y: 
     """Points that are minimisers to the tolerance → Y; the others' rows become HARD. How many are not.
 
     The residual is that of `rowgroup.judge`, in units in which Q has a unit diagonal. A coordinate of which Q knows
-    nothing must have no load either.
+    nothing must be where its load draws it.
     """
-    (count, R), good = L.shape, 0
-    slopes, steepness, weights = L.copy(), np.ones(R), np.ones(R)
+    (count, R), good, flat = L.shape, 0, 0
+    slopes, steepness, dead = L.copy(), np.zeros(R), np.empty(R, np.int64)
     for r in range(R):
         if Q[r, r] > 0.0:
-            steepness[r], weights[r] = 1.0 / Q[r, r], Q[r, r]
+            steepness[r] = 1.0 / Q[r, r]
+        else:
+            dead[flat] = r
+            flat += 1
     add_product(0, R, turned(points)[:R], Q, -1.0, slopes)
     for i in range(count):
         bad, length, inside = 0.0, 0.0, rounds[i] != HARD
         for r in range(R):
             y, step = points[i, r], slopes[i, r] * steepness[r]
             miss = step if step < y else y
-            bad += miss * miss * weights[r]
+            bad += miss * miss * Q[r, r]
             length += y * y * Q[r, r]
             inside &= y <= upper
-        if inside and bad <= tolerance**2 * length:
+        for k in range(flat):
+            slope = slopes[i, dead[k]]
+            inside &= slope == 0.0 or (slope > 0.0 and points[i, dead[k]] == 0.0)
+        if inside and length < inf and bad <= tolerance**2 * length:
             good += 1
             for r in range(R):
                 Y[i, r] = points[i, r]
