@@ -363,7 +363,7 @@ def test_an_inverse_is_one(rank, dead):
         assert len(multipliers.inverse_of(bad)) == 0
 
 
-@pytest.mark.parametrize("rank", [1, 2, 8, 9, 16, 24])
+@pytest.mark.parametrize("rank", [2, 8, 9, 16, 24])
 @pytest.mark.parametrize("solve", [by_multipliers, one_by_one])
 def test_few_rows_are_left_by_multipliers(solve, rank):
     """Where most coordinates are above zero and the start is near, none; where Q is flat, all."""
