@@ -281,8 +281,8 @@ def problems(draw):
 @WAYS
 @settings(max_examples=300, deadline=None)
 @given(problem=problems())
-def test_rows_in_lanes_are_minimisers(way, problem):
-    """Lanes and the method for a single row: both meet the tolerance, and neither is lower than the other."""
+def test_rows_are_minimisers(way, problem):
+    """Either way and the method for a single row: all meet the tolerance, and neither is lower than the other."""
     Q, L, _, upper = problem
     (Y, rounds), (Z, _) = solved(*problem, way=way), alone(*problem)
 

@@ -55,15 +55,12 @@ def solve_few(Q: Array, L: Array, upper: float, tolerance: float, Y: Array, roun
     zero, system = np.empty(R + 1, np.int64), np.empty((most + 2, most + 1))
     for lo in range(0, count, STRIP):
         hi = min(lo + STRIP, count)
-        free, points, found = room[: hi - lo], room[strip : strip + hi - lo], False
+        free, points = room[: hi - lo], room[strip : strip + hi - lo]
         free[:, :] = 0.0
         add_product(0, G.shape[1], turned(L[lo:hi]), G, 0.0, free)
         for i in range(hi - lo):
             rounds[lo + i] = to_minimum(i, G, Y[lo + i], free, points, zero, system)
-            found |= rounds[lo + i] != HARD
-        hard += hi - lo
-        if found:
-            hard -= judge(Q, L[lo:hi], points, upper, tolerance, Y[lo:hi], rounds[lo:hi])
+        hard += hi - lo - judge(Q, L[lo:hi], points, upper, tolerance, Y[lo:hi], rounds[lo:hi])
     return hard
 
 
@@ -137,7 +134,7 @@ def multipliers(size: int, G: Array, free: Array, zero: Indices, system: Array) 
 
 @written_in
 def judge(Q: Array, L: Array, points: Array, upper: float, tolerance: float, Y: Array, rounds: Indices) -> int:
-    """Points that are minimisers to the tolerance → Y; the others' rows become HARD. How many are not.
+    """Points that are minimisers to the tolerance → Y, and how many they are; the other rows become HARD.
 
     The residual is that of `rowgroup.judge`, in units in which Q has a unit diagonal. A coordinate of which Q knows
     nothing must be where its load draws it.
