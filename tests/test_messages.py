@@ -23,6 +23,7 @@ from stream_ocpdl.stream.messages import (
     OWN,
     Chunk,
     Code,
+    Codes,
     DeadLetter,
     Draft,
     Draw,
@@ -399,6 +400,54 @@ def test_codes_are_vectors():
     for change in ({"shape": [1, 2]}, {"shape": [3]}, {"dtype": "<f4"}):
         with pytest.raises(DecodeError, match=next(iter(change))):
             Code.from_bytes(frame(header | change, payload))
+
+
+WIDTHS = (0, 127, 128, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**63 - 1)
+"""Integers at both ends of every width that msgpack has for them."""
+FLOATS = st.floats(width=64, allow_nan=True, allow_infinity=True)
+
+
+def one_by_one(codes, positions):
+    """The messages of a minibatch, each of its own map."""
+    for j, position in enumerate(positions):
+        header = {"kind": "code", "dictionary": str(codes.dictionary), "step": codes.step, "input": list(position)}
+        header |= {"loss": codes.losses[j], "dtype": "<f8", "shape": [codes.H.shape[1]]}
+        header |= {} if codes.residuals is None else {"residual": codes.residuals[j]}
+        header |= {} if codes.quantiles is None else {"quantiles": list(codes.quantiles[j])}
+        header |= {} if codes.change is None else {"change": codes.change}
+        yield frame(header, codes.H[j].astype("<f8").tobytes())
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_codes_are_written_together_as_one_by_one(data):
+    """Byte by byte, with positions of one width or of many, whatever the numbers are, and whatever else is known."""
+    number = st.one_of(st.sampled_from(WIDTHS), st.integers(0, 2**63 - 1))
+    alike = st.builds(Position, st.integers(0, 127), st.integers(65_536, 2**32 - 1))
+    positions = data.draw(st.lists(st.one_of(alike, st.builds(Position, number, number)), max_size=8))
+    b, rank = len(positions), data.draw(st.sampled_from((1, 3, 10, 200)))
+    column, pair = st.lists(FLOATS, min_size=b, max_size=b), st.lists(st.tuples(FLOATS, FLOATS), min_size=b, max_size=b)
+    codes = Codes(
+        Version("weather", data.draw(number), data.draw(st.integers(0, 300))),
+        data.draw(number),
+        np.asfortranarray(np.random.default_rng(b).standard_normal((b, rank))),
+        data.draw(column),
+        data.draw(st.none() | column),
+        data.draw(st.none() | pair),
+        data.draw(st.sampled_from((None, "structure", "scale"))),
+    )
+
+    assert codes.to_bytes(positions) == list(one_by_one(codes, positions))
+
+
+@pytest.mark.parametrize("number", WIDTHS)
+def test_codes_of_every_width(number):
+    """A minibatch whose partitions, or offsets, or both, are at the end of a width; and one across it."""
+    codes = Codes(Version("weather", 41), 42, np.eye(4), [0.5, np.nan, np.inf, -0.0], [1.0] * 4, [(0.0, 1.0)] * 4)
+    for places in ([(number, number)] * 4, [(0, number)] * 4, [(number, 7)] * 4, [(j, number + j) for j in range(4)]):
+        positions = [Position(*place) for place in places]
+
+        assert codes.to_bytes(positions) == list(one_by_one(codes, positions))
 
 
 # ── what is damaged ────────────────────────────────────────────────────────────────────────────────────────────

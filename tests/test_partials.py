@@ -80,8 +80,8 @@ class Fleet:
             return encode(self.group, self.plan, self.newest, at, still=5, emit="both", **more)
         finally:
             for output in self.group.written[self.moved :]:
-                for row in rows_of(TOPICS, output) if output.stream == "partials" else ():
-                    self.world.input[row.partition].append(row.value)
+                for _, partition, _, value, *_ in rows_of(TOPICS, [output]) if output.stream == "partials" else ():
+                    self.world.input[partition].append(value)
             self.moved = len(self.group.written)
 
     def learn(self, at=no_crash, **more):

@@ -1,11 +1,14 @@
 """The ways out, with a clock beside them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 
 from stream_ocpdl.observe.board import Shard
 from stream_ocpdl.stream.checkpoint import Candidate, CheckpointStore
 from stream_ocpdl.stream.messages import Manifest, Output
 from stream_ocpdl.stream.ports import Outbox
+
+_stream = attrgetter("stream")
 
 
 class WatchedOutbox:
@@ -24,7 +27,7 @@ class WatchedOutbox:
         began = board.now()
         offset = self._outbox.commit(outputs, positions)
         board.committing.add(board.now() - began)
-        board.written.update(output.stream for output in outputs)
+        board.written.update(map(_stream, outputs))
         return offset
 
 

@@ -1,6 +1,6 @@
 """What a step gives to the world: codes, dead letters, snapshots. The same from a replay as from the step itself."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple
 from math import isfinite
 
@@ -24,6 +24,7 @@ from stream_ocpdl.stream.messages import (
     Version,
 )
 from stream_ocpdl.stream.messages.fields import TEXT
+from stream_ocpdl.stream.messages.records import new_output
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.progress import Progress
 
@@ -34,7 +35,7 @@ CARRIED_BYTES = 1024
 """The most that one of them may have; W3C asks for 512 of a tracestate."""
 
 
-def codes(plan: Plan, step: Step, rows: Iterable[Record], epoch: int = 0) -> Iterable[Output]:
+def codes(plan: Plan, step: Step, rows: Sequence[Record], epoch: int = 0) -> list[Output]:
     """The codes of a step; each row is given by its record, or the one of its last piece."""
     dictionary = Version(plan.model, step.t - 1, plan.shard, epoch)
     losses, judged = step.coding.losses.tolist(), step.judged
@@ -43,20 +44,22 @@ def codes(plan: Plan, step: Step, rows: Iterable[Record], epoch: int = 0) -> Ite
 
 
 def codes_of(
-    plan: Plan, dictionary: Version, rows: Iterable[Record], coding: Coding, residuals: Sequence[float]
-) -> Iterable[Output]:
+    plan: Plan, dictionary: Version, rows: Sequence[Record], coding: Coding, residuals: Sequence[float]
+) -> list[Output]:
     """Codes of tensors that nobody learned here; each row is given by its record, or the one of its last piece."""
     return _codes(plan, Codes(dictionary, max(dictionary.t, 1), coding.H, coding.losses.tolist(), residuals), rows)
 
 
-def _codes(plan: Plan, codes: Codes, rows: Iterable[Record]) -> Iterable[Output]:
+def _codes(plan: Plan, codes: Codes, rows: Sequence[Record]) -> list[Output]:
     """Codes as records, each with what it has of the tensor's."""
-    common, records = _event(plan, "code", "")[:-1], list(rows)
-    for record, value in zip(records, codes.to_bytes(record.position for record in records), strict=True):
-        headers = (*common, ("ce_id", _place(record).encode()))
-        if record.headers:
-            headers += _carried(record.headers)
-        yield Output("codes", record.key, value, headers, max(record.timestamp, 0))
+    common, found = _event(plan, "code", b"")[:-1], []
+    values = codes.to_bytes([record.position for record in rows])
+    for (position, key, _, headers, timestamp), value in zip(rows, values, strict=True):
+        event = (*common, ("ce_id", b"%d:%d" % position))
+        if headers:
+            event += _carried(headers)
+        found.append(new_output(("codes", key, value, event, timestamp if timestamp > 0 else 0, -1)))
+    return found
 
 
 def _carried(headers: Headers) -> Headers:
@@ -93,7 +96,7 @@ def snapshot(plan: Plan, progress: Progress, weight: float, identity: str) -> Ou
         code_bound=bound if isfinite(bound := _code_bound(plan, problem, state)) else None,
         partials=None if plan.rounds is None else astuple(plan.rounds),
     )
-    return Output("snapshots", b"%d" % version.shard, found.to_bytes(), _event(plan, "snapshot", str(version)))
+    return Output("snapshots", b"%d" % version.shard, found.to_bytes(), _event(plan, "snapshot", str(version).encode()))
 
 
 def _code_bound(plan: Plan, problem: Problem, state: State) -> float:
@@ -117,7 +120,7 @@ def partial_of(plan: Plan, dictionary: Version, sums: Sums, number: int, covers:
         max(sums.loss, 0.0),
         sums.at_bound,
     )
-    headers = _event(plan, "partial", f"{covers[0]}:{number}")
+    headers = _event(plan, "partial", b"%d:%d" % (covers[0], number))
     return Output("partials", None, found.to_bytes(), headers, partition=covers[0])
 
 
@@ -125,19 +128,15 @@ def dead_letter(plan: Plan, record: Record, error: str, reason: str) -> Output:
     """A record that was refused."""
     letter = DeadLetter(plan.topic, record, error, reason)
     key = record.key if record.key and len(record.key) <= KEY else None
-    return Output("dead-letters", key, letter.to_bytes(), _event(plan, "dead-letter", _place(record)))
+    return Output("dead-letters", key, letter.to_bytes(), _event(plan, "dead-letter", b"%d:%d" % record.position))
 
 
-def _place(record: Record) -> str:
-    return f"{record.position.partition}:{record.position.offset}"
-
-
-def _event(plan: Plan, kind: str, name: str) -> Headers:
+def _event(plan: Plan, kind: str, name: bytes) -> Headers:
     """Headers as CloudEvents has them in its binary mode."""
     return (
         ("ce_specversion", b"1.0"),
         ("ce_type", f"stream_ocpdl.{kind}".encode()),
         ("ce_source", f"/stream_ocpdl/{plan.model}".encode()),
         ("content-type", b"application/vnd.stream-ocpdl.v1"),
-        ("ce_id", name.encode()),
+        ("ce_id", name),
     )

@@ -18,6 +18,7 @@ from stream_ocpdl.stream.kafka import (
     KafkaSource,
     Row,
     Transactions,
+    Written,
     consumed_to,
     follow,
     read_committed,
@@ -140,9 +141,8 @@ class TopicOutbox:
     def commit(self, outputs: Sequence[Output], positions: Mapping[int, int]) -> int:
         """Write everything or nothing; the offset of the last record of the journal, which comes last."""
 
-        def records() -> Iterator[Row]:
-            for output in outputs:
-                yield from rows_of(self._topics, output, self._shard)
+        def records() -> Iterator[Written]:
+            return rows_of(self._topics, outputs, self._shard)
 
         def consumed(refused: bool) -> tuple[list[Any], Any]:
             return self._source.positions(positions, self._term.show(refused) if self._term else None)
@@ -178,9 +178,8 @@ class TopicCodebox:
     def commit(self, outputs: Sequence[Output], stands: Mapping[int, Stand]) -> int:
         """Write everything or nothing."""
 
-        def records() -> Iterator[Row]:
-            for output in outputs:
-                yield from rows_of(self._topics, output)
+        def records() -> Iterator[Written]:
+            return rows_of(self._topics, outputs)
 
         def consumed(refused: bool) -> tuple[list[Any], Any]:
             return consumed_to(self._topics.input, stands), self._ours.show(refused)
@@ -188,29 +187,36 @@ class TopicCodebox:
         return self._transactions.write(records, consumed, self._at)
 
 
-def rows_of(topics: Topics, output: Output, shard: int = 0) -> Iterator[Row]:
-    """An output as records: several where it is too large for one. The journal is a chain, and stays whole."""
-    topic, key = topics.named(output.stream), output.key
-    if output.stream == "journal":
-        yield Row(topic, shard, key, output.value, output.headers)
-    elif len(output.value) <= CHUNK:
-        yield Row(topic, output.partition, key, output.value, output.headers, _not_later_than_now(output.timestamp))
-    else:
-        when, compacted = _not_later_than_now(output.timestamp), output.stream == "snapshots"
-        for chunk in split(output.value, hashlib.sha256(output.value).hexdigest()):
-            piece = b"%b:%d" % (key or b"", chunk.index) if compacted else key
-            anywhere = -1 if key and not compacted else 0  # all pieces to one partition
-            partition = anywhere if output.partition < 0 else output.partition
-            yield Row(topic, partition, piece, chunk.to_bytes(), output.headers, when)
+def rows_of(topics: Topics, outputs: Iterable[Output], shard: int = 0) -> Iterator[Written]:
+    """Outputs as records: several where one is too large. The journal is a chain, and stays whole.
+
+    A code has the time of its tensor, yet none that is to come: no broker takes that.
+    """
+    now, names = int(time.time() * 1000), dict[str, str]()
+    for output in outputs:
+        stream, key, value, headers, timestamp, partition = output
+        topic = names.get(stream) or names.setdefault(stream, topics.named(stream))
+        when = timestamp if timestamp < now else now
+        if stream == "journal":
+            yield topic, shard, key, value, headers, 0
+        elif len(value) <= CHUNK:
+            yield topic, partition, key, value, headers, when
+        else:
+            yield from _chunks(topic, output, when)
+
+
+def _chunks(topic: str, output: Output, when: int) -> Iterator[Written]:
+    """The pieces of an output, all in one partition."""
+    key, compacted = output.key, output.stream == "snapshots"
+    anywhere = -1 if key and not compacted else 0
+    partition = anywhere if output.partition < 0 else output.partition
+    for chunk in split(output.value, hashlib.sha256(output.value).hexdigest()):
+        piece = b"%b:%d" % (key or b"", chunk.index) if compacted else key
+        yield topic, partition, piece, chunk.to_bytes(), output.headers, when
 
 
 def nothing() -> None:
     """Go on."""
-
-
-def _not_later_than_now(timestamp: int) -> int:
-    """The time of a tensor for its code; a broker takes none that is to come."""
-    return min(timestamp, int(time.time() * 1000))
 
 
 class TopicStore:

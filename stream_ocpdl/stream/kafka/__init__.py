@@ -41,7 +41,7 @@ from stream_ocpdl.stream.kafka.reading import (
     watermarks,
 )
 from stream_ocpdl.stream.kafka.windows import Window, read_windows, stable_ends, windows
-from stream_ocpdl.stream.kafka.writing import Row, Sent, Transactions, Writer, produce
+from stream_ocpdl.stream.kafka.writing import Row, Sent, Transactions, Writer, Written, produce
 
 __all__ = [
     "LARGEST",
@@ -57,6 +57,7 @@ __all__ = [
     "Transactions",
     "Window",
     "Writer",
+    "Written",
     "allowed_group",
     "allowed_topics",
     "await_topics",

@@ -20,7 +20,8 @@ from stream_ocpdl.errors import BrokerError, InputLost, OcpdlError
 from stream_ocpdl.stream.kafka.admin import partitions_of, topic_id
 from stream_ocpdl.stream.kafka.connection import Connection
 from stream_ocpdl.stream.kafka.refusing import denied
-from stream_ocpdl.stream.messages import Headers, Position, Record
+from stream_ocpdl.stream.messages import Headers, Record
+from stream_ocpdl.stream.messages.records import new_position, new_record
 from stream_ocpdl.stream.shards import named, owned
 
 log = logging.getLogger("stream_ocpdl.kafka")
@@ -117,27 +118,27 @@ def follow(connection: Connection, topic: str, starts: Mapping[int, int], idle: 
 
 def record_of(message: Message) -> Record:
     """What we want of a message of the client."""
-    position = Position(cast(int, message.partition()), cast(int, message.offset()))
-    return Record(position, message.key(), message.value(), _headers(message), max(message.timestamp()[1], -1))
+    try:
+        found = message.headers()
+        headers = () if found is None else _readable(found)
+    except (UnicodeError, SystemError, ctypes.ArgumentError):
+        headers = ()
+    position = new_position((message.partition(), message.offset()))  # type: ignore[arg-type]  # only errors have none
+    timestamp = message.timestamp()[1]
+    return new_record((position, message.key(), message.value(), headers, timestamp if timestamp > -1 else -1))
 
 
-def _headers(message: Message) -> Headers:
-    """The headers of a message; none if they cannot be read.
+def _readable(headers: Any) -> Headers:
+    """The headers of a message, in the client's list; none if they cannot be read.
 
     A name that is not UTF-8 leaves an exception that comes up anywhere later, and in the client's list a null pointer:
     to look at that entry in Python would end the process. So the list is looked at from outside first, through a call
-    that also raises what is pending.
+    that also raises what is pending: between it and the one that made the list nothing may be done that could fail.
     """
-    try:
-        headers = message.headers()
-        if headers is None:
+    for index in range(len(headers)):
+        if _address(headers, index) is None:
             return ()
-        for index in range(len(headers)):
-            if _address(headers, index) is None:
-                return ()
-    except (UnicodeError, SystemError, ctypes.ArgumentError):
-        return ()
-    return tuple(cast(Headers, headers))
+    return tuple(headers)
 
 
 _address = ctypes.pythonapi.PyList_GetItem

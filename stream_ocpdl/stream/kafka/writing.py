@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain, pairwise
@@ -67,6 +67,12 @@ class Row(NamedTuple):
     timestamp: int = 0
     """Milliseconds since 1970; 0 for now."""
 
+
+Written: TypeAlias = tuple[str, int, bytes | None, bytes | None, Headers, int]
+"""The same without names, which takes no call to make."""
+
+Report: TypeAlias = Callable[[KafkaError | None, Message], None]
+"""Told what became of a record."""
 
 Sent: TypeAlias = tuple[bytes, bytes | None, int]
 """A value, its key, and its partition."""
@@ -206,7 +212,7 @@ class Transactions:
 
     def write(
         self,
-        records: Callable[[], Iterable[Row]],
+        records: Callable[[], Iterable[Written]],
         consumed: Callable[[bool], tuple[list[TopicPartition], Any]] | None = None,
         at: CrashPoint = no_crash,
     ) -> int:
@@ -225,7 +231,7 @@ class Transactions:
                     self._producer.abort_transaction(self._timeout)
                 raise
 
-    def _write(self, records: Callable[[], Iterable[Row]], consumed: Any, at: CrashPoint, deadline: float) -> int:
+    def _write(self, records: Callable[[], Iterable[Written]], consumed: Any, at: CrashPoint, deadline: float) -> int:
         again = Backoff(f"{self.id}: a transaction is aborted and written again")
         refused = False
         while True:
@@ -241,7 +247,7 @@ class Transactions:
                 again.worked()
                 return written
 
-    def _attempt(self, records: Callable[[], Iterable[Row]], consumed: Any, at: CrashPoint, deadline: float) -> int:
+    def _attempt(self, records: Callable[[], Iterable[Written]], consumed: Any, at: CrashPoint, deadline: float) -> int:
         last: list[int] = []
         self._wanted.clear()
 
@@ -254,13 +260,7 @@ class Transactions:
         self._check()
         at("before-produce")
         self._insist(self._producer.begin_transaction, deadline)
-        wrote = 0
-        for row, following in pairwise(chain(records(), [None])):
-            if row is not None:
-                self._produce(row, report if following is None else None, deadline)
-                wrote += 1
-                if wrote % HEEDED == 0:
-                    self._producer.poll(0)
+        wrote = self._produce(records(), report, deadline)
         at("after-produce")
         if consumed is not None:
             offsets, group = consumed()
@@ -275,25 +275,39 @@ class Transactions:
                 raise BrokerError(f"{self.id}: no report of a record that was committed")
         return last[0] if wrote else -1
 
-    def _produce(self, row: Row, report: Any, deadline: float) -> None:
-        topic, partition, key, value, headers, timestamp = row
-        self._wanted.add(("Write", topic))
-        while True:
-            began = time.monotonic()
-            try:
-                self._producer.produce(topic, value, key, partition, report, None, timestamp, list(headers))
-            except BufferError:
-                self._producer.poll(0.1)
-                if time.monotonic() > deadline:
-                    raise BrokerError(f"{topic} takes no records: the queue of the producer stays full") from None
-            except KafkaException as raised:
-                if raised.args[0].code() in GONE:
-                    raise BrokerError(
-                        f"{topic} is not there any more: make it again with stream-ocpdl topics create"
-                    ) from raised
-                self._judge(raised, deadline, began)
-            else:
-                return
+    def _produce(self, rows: Iterable[Written], report: Report, deadline: float) -> int:
+        """Hand records to the client, one by one; how many they were. What becomes of the last is reported."""
+        producer, wrote, known = self._producer, 0, ""
+        pairs = cast("Iterator[tuple[Written, Written | None]]", pairwise(chain(rows, [None])))
+        for (topic, partition, key, value, headers, timestamp), following in pairs:
+            if topic != known:
+                self._wanted.add(("Write", topic))
+                known = topic
+            last = report if following is None else None
+            while True:
+                try:
+                    producer.produce(topic, value, key, partition, last, None, timestamp, list(headers))
+                except (BufferError, KafkaException) as raised:
+                    self._not_taken(raised, topic, deadline)
+                else:
+                    break
+            wrote += 1
+            if wrote % HEEDED == 0:
+                producer.poll(0)
+        return wrote
+
+    def _not_taken(self, raised: BufferError | KafkaException, topic: str, deadline: float) -> None:
+        """Raise what it means that the client took no record; return if it may be handed over again."""
+        if isinstance(raised, BufferError):
+            self._producer.poll(0.1)
+            if time.monotonic() > deadline:
+                raise BrokerError(f"{topic} takes no records: the queue of the producer stays full") from None
+        elif raised.args[0].code() in GONE:
+            raise BrokerError(
+                f"{topic} is not there any more: make it again with stream-ocpdl topics create"
+            ) from raised
+        else:
+            self._judge(raised, deadline, time.monotonic())
 
     def _insist(self, call: Callable[[], Any], deadline: float) -> None:
         """Call until it works, for as long as the error can mend itself."""

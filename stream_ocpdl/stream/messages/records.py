@@ -1,6 +1,8 @@
 """Records as a broker keeps them, and the names of places and dictionaries."""
 
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Self
 
 from stream_ocpdl.errors import DecodeError
@@ -45,6 +47,17 @@ class Output(NamedTuple):
     """Milliseconds since 1970; 0 for now."""
     partition: int = -1
     """Where it must be; −1 for anywhere."""
+
+
+new_position: Callable[[tuple[int, int]], Position] = partial(tuple.__new__, Position)
+"""A position of its two numbers. Like the two below it makes what the class makes, of a tuple that has every field and
+in half of the time: no function in Python is called. They are for what there is of every tensor."""
+
+new_record: Callable[[tuple[Position, bytes | None, bytes | None, Headers, int]], Record]
+new_record = partial(tuple.__new__, Record)
+
+new_output: Callable[[tuple[str, bytes | None, bytes, Headers, int, int]], Output]
+new_output = partial(tuple.__new__, Output)
 
 
 class Version(NamedTuple):

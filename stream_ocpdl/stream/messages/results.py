@@ -1,10 +1,13 @@
 """What goes out: codes, dictionaries, and what could not be learned."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+import struct
+from bisect import bisect
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from importlib.metadata import version
 from itertools import repeat
-from typing import Self
+from typing import Self, TypeAlias
 
 import msgpack
 import numpy as np
@@ -14,7 +17,7 @@ from stream_ocpdl.ocpdl.arrays import Array
 from stream_ocpdl.ocpdl.diagnostics import Assumption, Standing
 from stream_ocpdl.ocpdl.reshape import Layout
 from stream_ocpdl.stream.messages.fields import Fields, pairs, to_base64
-from stream_ocpdl.stream.messages.framing import OWN, Payload, brief, frame, framed, unframe
+from stream_ocpdl.stream.messages.framing import OWN, Payload, around, brief, frame, unframe
 from stream_ocpdl.stream.messages.layout import layout_of, written_layout
 from stream_ocpdl.stream.messages.records import Position, Record, Version
 from stream_ocpdl.stream.messages.tensor import dense
@@ -46,7 +49,7 @@ class Code:
         residuals = None if self.residual is None else [self.residual]
         quantiles = None if self.quantiles is None else [self.quantiles]
         codes = Codes(self.dictionary, self.step, self.code[None], [self.loss], residuals, quantiles, self.change)
-        return next(codes.to_bytes([self.position]))
+        return codes.to_bytes([self.position])[0]
 
     @classmethod
     def from_bytes(cls, value: Payload | None) -> Self:
@@ -81,26 +84,95 @@ class Codes:
     quantiles: Sequence[tuple[float, float]] | None = None
     change: str | None = None
 
-    def to_bytes(self, positions: Iterable[Position]) -> Iterator[bytes]:
-        """The message of each, as `Code` reads it."""
-        pack, shape, payload = msgpack.Packer().pack, [self.H.shape[1]], np.ascontiguousarray(self.H, F8).tobytes()
-        first = _body(pack(["kind", "code", "dictionary", str(self.dictionary), "step", self.step, "input"]))
-        last = _body(pack([] if self.change is None else ["change", self.change]))
-        size, fields = 8 * shape[0], 7 + sum(x is not None for x in (self.residuals, self.quantiles, self.change))
-        first, nothing = bytes([0x80 | fields]) + first, repeat(None)
-        columns = (positions, self.losses, self.residuals or nothing, self.quantiles or nothing)
-        for j, (position, loss, residual, places) in enumerate(zip(*columns, strict=False)):
-            own = [position, "loss", loss, "dtype", "<f8", "shape", shape]
-            if residual is not None:
-                own += ("residual", residual)
-            if places is not None:
-                own += ("quantiles", places)
-            yield framed(b"".join((first, _body(pack(own)), last)), payload[j * size : (j + 1) * size])
+    def to_bytes(self, positions: Sequence[Position]) -> list[bytes]:
+        """The message of each, as `Code` reads it: one form to fill in, as long as positions are equally wide."""
+        if not positions:
+            return []
+        partitions, offsets = zip(*positions, strict=True)
+        widths = _width(partitions), _width(offsets)
+        if widths[0] is None or widths[1] is None:
+            return self._apart(positions)
+        form, columns, end = self._header(partitions, offsets, _INTEGERS[widths[0]], _INTEGERS[widths[1]])
+        before, behind = around(struct.calcsize(f">{form}") + len(end))
+        end, size = end + behind, F8.itemsize * self.H.shape[1]
+        whole = _form(f">{len(before)}s{form}{len(end)}s{size}s")
+        payloads = np.ascontiguousarray(self.H, F8).view(f"V{size}").ravel().tolist()
+        return list(map(whole.pack, repeat(before), *columns, repeat(end), payloads))
+
+    def _header(
+        self, partitions: Sequence[int], offsets: Sequence[int], partition: "_Integer", offset: "_Integer"
+    ) -> tuple[str, list[Iterable[bytes | float]], bytes]:
+        """How `struct` writes the headers with positions of these widths up to the last number, of what, and the rest.
+
+        In turn it is given what all of them have in common, and a number of each.
+        """
+        residuals, quantiles, change = self.residuals, self.quantiles, self.change
+        fields = 7 + (residuals is not None) + (quantiles is not None) + (change is not None)
+        first = _body("kind", "code", "dictionary", str(self.dictionary), "step", self.step, "input")
+        first = bytes([0x80 | fields]) + first + _PAIR + partition[0]
+        form = f"{len(first)}s{partition[1]}{len(offset[0])}s{offset[1]}{len(_LOSS)}sd"
+        columns: list[Iterable[bytes | float]]
+        columns = [repeat(first), partitions, repeat(offset[0]), offsets, repeat(_LOSS), self.losses]
+        then = _shape(self.H.shape[1])
+        if residuals is not None:
+            then += _RESIDUAL
+            form, columns, then = f"{form}{len(then)}sd", [*columns, repeat(then), residuals], b""
+        if quantiles is not None:
+            then += _QUANTILES
+            of_residual, of_norm = zip(*quantiles, strict=True)
+            form, columns = f"{form}{len(then)}sd1sd", [*columns, repeat(then), of_residual, repeat(_FLOAT), of_norm]
+            then = b""
+        return form, columns, then if change is None else then + _body("change", change)
+
+    def _apart(self, positions: Sequence[Position]) -> list[bytes]:
+        """The same for positions of several widths: those of one together."""
+        groups: dict[tuple[int, int], list[int]] = {}
+        for j, (partition, offset) in enumerate(positions):
+            groups.setdefault((bisect(_WIDER, partition), bisect(_WIDER, offset)), []).append(j)
+        found: dict[int, bytes] = {}
+        for rows in groups.values():
+            some = replace(
+                self,
+                H=self.H[rows],
+                losses=[self.losses[j] for j in rows],
+                residuals=None if self.residuals is None else [self.residuals[j] for j in rows],
+                quantiles=None if self.quantiles is None else [self.quantiles[j] for j in rows],
+            )
+            found.update(zip(rows, some.to_bytes([positions[j] for j in rows]), strict=True))
+        return [found[j] for j in range(len(positions))]
 
 
-def _body(packed: bytes) -> bytes:
-    """The names and values of a map as msgpack has them, of a short list of both: its head is one byte."""
+_Integer: TypeAlias = tuple[bytes, str]
+"""What msgpack writes before an unsigned integer of some width, and how `struct` writes the integer."""
+
+_INTEGERS: tuple[_Integer, ...] = ((b"", "B"), (b"\xcc", "B"), (b"\xcd", "H"), (b"\xce", "I"), (b"\xcf", "Q"))
+_WIDER = (1 << 7, 1 << 8, 1 << 16, 1 << 32)
+"""Where each of these but the first begins."""
+
+_FLOAT, _PAIR = b"\xcb", b"\x92"
+"""What msgpack writes before a float, and before a list of two."""
+
+_LOSS, _RESIDUAL, _QUANTILES = b"\xa4loss" + _FLOAT, b"\xa8residual" + _FLOAT, b"\xa9quantiles" + _PAIR + _FLOAT
+"""Names, each with what stands before its first number."""
+
+_form = lru_cache(256)(struct.Struct)
+
+
+def _width(numbers: Sequence[int]) -> int | None:
+    """Which of the integers of msgpack they all are, if they are all the same."""
+    width = bisect(_WIDER, min(numbers))
+    return width if width == bisect(_WIDER, max(numbers)) else None
+
+
+def _body(*items: str | int | list[int]) -> bytes:
+    """Names and values, at most 15 in all, as they are in a map of msgpack: the head of a short list is one byte."""
+    packed: bytes = msgpack.packb(items)
     return packed[1:]
+
+
+@lru_cache(16)
+def _shape(rank: int) -> bytes:
+    return _body("dtype", F8.str, "shape", [rank])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
