@@ -77,7 +77,8 @@ LAYERS = [
         "stream.permissions",
     },
     {"stream.items", "stream.describing", "stream.product", "stream.kafka.refusing"},
-    {"stream.batching", "stream.kafka.connection"},
+    {"stream.lanes", "stream.kafka.connection"},
+    {"stream.batching"},
     {"stream.kafka.allowed", "stream.rounds"},
     {
         "stream.intake",

@@ -6,6 +6,7 @@ checks in one pass. Either way energies are summed in the same order, so a minib
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from stream_ocpdl.errors import DataError
 from stream_ocpdl.ocpdl import arrays, kernels
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Flags, Indices, Sparse
-from stream_ocpdl.ocpdl.pointers import addresses
+from stream_ocpdl.ocpdl.pointers import addresses, addresses_in
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 
@@ -68,6 +69,28 @@ class Batch:
         return NONE if self.missing is None else np.flatnonzero(self.missing)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """Dense tensors of one shape and dtype, each in the memory of a message, so many bytes behind its beginning."""
+
+    values: Sequence[bytes]
+    start: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def readable(self) -> bool:
+        """Whether the copying kernel reads them where they are."""
+        return self.dtype in FUSED and self.start % self.dtype.itemsize == 0
+
+    def arrays(self) -> list[BigArray]:
+        """Each as an array."""
+        return [np.ndarray(self.shape, self.dtype, value, self.start) for value in self.values]
+
+
 def open_batch(problem: Problem, X: Any) -> Batch:
     """What will be a batch when it is checked; `read_batch` does that, or whoever measures it first."""
     if not isinstance(X, Batch):
@@ -103,22 +126,24 @@ def gather(
 
 
 def fill(
-    problem: Problem, rows: Sequence[BigArray | Sparse], out: BigArray, workers: Workers = SERIAL
+    problem: Problem, rows: Sequence[BigArray | Sparse] | Packed, out: BigArray, workers: Workers = SERIAL
 ) -> tuple[Batch, dict[int, str]]:
     """`gather` into memory that is there already."""
+    if isinstance(rows, Packed):
+        if rows.readable and rows.shape == problem.shape:
+            like = np.ndarray(prod(rows.shape), rows.dtype, rows.values[0], rows.start)
+            return _copied(problem, addresses_in(rows.values, rows.start), like, out, workers)
+        rows = rows.arrays()
     if out[0].nbytes <= SMALL and _all_plain(rows, problem.shape):
         with np.errstate(over="ignore", invalid="ignore"):
             np.concatenate(rows, out=out.reshape(-1, *problem.shape[1:]), casting="unsafe")
         return _measured(problem, out, workers)
     for row in rows:
         _check_kind(problem, row)
+    if _all_alike(rows):
+        return _copied(problem, addresses(rows), _read_only(rows[0].reshape(-1)), out, workers)
     b, refusals = len(rows), dict[int, str]()
     energies, negative = np.empty(b), np.empty(b, np.bool_)
-    if _all_alike(rows):
-        like = _read_only(rows[0].reshape(-1))
-        workers.run(kernels.copy_rows, b, out.size / b, addresses(rows), like, out.reshape(b, -1), energies, negative)
-        batch, refused = _judge(problem, out, energies, negative, workers)
-        return batch, {int(j): _reason(out[j], problem) for j in refused}
 
     def copy(lo: int, hi: int) -> None:
         for j in range(lo, hi):
@@ -133,6 +158,17 @@ def fill(
     batch, refused = _judge(problem, out, energies, negative, workers)
     refusals = {int(j): _reason(out[j], problem) for j in refused} | refusals
     return batch, dict(sorted(refusals.items()))
+
+
+def _copied(
+    problem: Problem, places: Indices, like: BigArray, out: BigArray, workers: Workers
+) -> tuple[Batch, dict[int, str]]:
+    """Tensors at these addresses, each like this one, as a minibatch; and why it cannot be learned, by its row."""
+    b = len(places)
+    energies, negative = np.empty(b), np.empty(b, np.bool_)
+    workers.run(kernels.copy_rows, b, out.size / b, places, like, out.reshape(b, -1), energies, negative)
+    batch, refused = _judge(problem, out, energies, negative, workers)
+    return batch, {int(j): _reason(out[j], problem) for j in refused}
 
 
 def as_array(value: Any, name: str) -> BigArray:

@@ -15,7 +15,7 @@ import numpy as np
 from stream_ocpdl.errors import DataError
 from stream_ocpdl.ocpdl import arrays
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Flags, Indices, Sparse
-from stream_ocpdl.ocpdl.batch import NONE, NORMS, Batch, as_array, fill
+from stream_ocpdl.ocpdl.batch import NONE, NORMS, Batch, Packed, as_array, fill
 from stream_ocpdl.ocpdl.batch import open_batch as open_whole
 from stream_ocpdl.ocpdl.batch import read_batch as read_whole
 from stream_ocpdl.ocpdl.compiled import exact
@@ -122,7 +122,7 @@ def read_batch(problem: Problem, X: Any, workers: Workers = SERIAL) -> AnyBatch:
 
 def collect(
     problem: Problem,
-    rows: Sequence[BigArray | Sparse],
+    rows: Sequence[BigArray | Sparse] | Packed,
     workers: Workers = SERIAL,
     room: Callable[[int], BigArray] | None = None,
 ) -> tuple[AnyBatch, dict[int, str]]:
@@ -132,7 +132,7 @@ def collect(
     """
     if len(rows) == 0:
         raise DataError("X is empty: a minibatch has at least one tensor")
-    found = join(problem, rows, workers) if are_few(rows, problem) else None
+    found = None if isinstance(rows, Packed) or not are_few(rows, problem) else join(problem, rows, workers)
     if found is not None:
         return found
     place = arrays.empty((len(rows), *problem.shape), problem.dtype) if room is None else room(len(rows))

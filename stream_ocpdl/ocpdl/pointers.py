@@ -20,6 +20,20 @@ def addresses(rows: Sequence[BigArray]) -> Indices:
     return np.array([row.__array_interface__["data"][0] for row in rows], np.int64)
 
 
+_BYTES = bytes.__basicsize__ - 1
+"""Where in a bytes object of CPython its bytes begin: it ends with the first of them."""
+
+
+def addresses_in(values: Sequence[bytes], start: int) -> Indices:
+    """Where, in each of these, the bytes from `start` on are; kept likewise.
+
+    >>> value = bytes(100)
+    >>> addresses_in([value], 16)[0] == addresses([np.frombuffer(value, np.uint8)[16:]])[0]
+    True
+    """
+    return np.array(list(map(id, values)), np.int64) + (_BYTES + start)
+
+
 @intrinsic
 def there(_: Any, address: Any, like: Any) -> Any:
     """The array at an address, of the size and the kind of another one."""

@@ -25,7 +25,7 @@ from stream_ocpdl.errors import ConfigError
 from stream_ocpdl.ocpdl import arrays
 from stream_ocpdl.ocpdl.aggregates import khatri_rao
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, Sparse
-from stream_ocpdl.ocpdl.batch import Batch, fill, gather
+from stream_ocpdl.ocpdl.batch import Batch, Packed, fill, gather
 from stream_ocpdl.ocpdl.entries import AnyBatch, collect
 from stream_ocpdl.ocpdl.problem import WHOLE, Problem
 from stream_ocpdl.ocpdl.state import State
@@ -209,13 +209,14 @@ def laid_out(
     layout: Layout | None,
     problem: Problem,
     state: State,
-    rows: Sequence[BigArray | Sparse],
+    rows: Sequence[BigArray | Sparse] | Packed,
     workers: Workers = SERIAL,
     room: Callable[[int], BigArray] | None = None,
 ) -> tuple[State, AnyBatch, dict[int, str]]:
     """`collect` for tensors as they come; the state has the units, if they were fixed now. Units make them whole."""
     if layout is None:
         return state, *collect(problem, rows, workers, room)
+    rows = rows.arrays() if isinstance(rows, Packed) else rows
     if layout.scaling is None:
         found, refused = collect(problem, [layout.fold_row(row) for row in rows], workers, room)
         return state, found, as_they_came(layout, problem, rows, refused)

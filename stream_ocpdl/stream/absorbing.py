@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from stream_ocpdl.ocpdl.arrays import BigArray
+from stream_ocpdl.ocpdl.batch import Packed
 from stream_ocpdl.ocpdl.entries import AnyBatch
 from stream_ocpdl.ocpdl.learner import advance
 from stream_ocpdl.ocpdl.problem import Problem
@@ -29,11 +30,13 @@ def minibatch(
     plan: Plan,
     problem: Problem,
     state: State,
-    rows: Sequence[Tensor | Partial],
+    rows: Sequence[Tensor | Partial] | Packed,
     workers: Workers = SERIAL,
     room: Callable[[int], BigArray] | None = None,
 ) -> tuple[State, AnyBatch | Sums, dict[int, str]]:
     """Rows as one minibatch, the state with the units if they were fixed now, and why one cannot be learned."""
+    if isinstance(rows, Packed):
+        return laid_out(plan.layout, problem, state, rows, workers, room)
     if plan.rounds is not None:
         return state, added([sums_in(row) for row in rows if isinstance(row, Partial)]), {}
     arrays = [row.array for row in rows if isinstance(row, Tensor)]

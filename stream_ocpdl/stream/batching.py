@@ -12,6 +12,9 @@ stay in the line. It is full with `size` rows, or when draws for eight minibatch
 for chains that lag: then it has fewer rows, and it is a draw of another product of chains (`product`). A tensor that is
 no draw is a chain of its own.
 
+Where partitions take turns, records wait in their lanes (`lanes`) until the line is too short for a minibatch. If only
+plain tensors wait, a minibatch is taken from the lanes as it is (`Sheet`), and there is no line.
+
 Refused records wait in line with the tensors and leave with the next minibatch. If many wait, or one for long, while no
 minibatch can be closed, they are let go ahead of it: their places in the line are kept, so that what follows stays the
 same.
@@ -26,8 +29,22 @@ from typing import Literal
 
 from stream_ocpdl.errors import ConfigError
 from stream_ocpdl.stream.assembly import Refusal
-from stream_ocpdl.stream.items import Cut, Item, chain_of, done_with, held_by, joined, places_of, refuse, refused_bytes
-from stream_ocpdl.stream.messages import Position
+from stream_ocpdl.stream.items import (
+    Cut,
+    Item,
+    Rows,
+    Sheet,
+    chain_of,
+    done_with,
+    held_by,
+    joined,
+    places_of,
+    record_bytes,
+    refuse,
+    refused_bytes,
+)
+from stream_ocpdl.stream.lanes import Lanes
+from stream_ocpdl.stream.messages import Mould, Position, Record, Tensor
 from stream_ocpdl.stream.refusals import merged
 
 PLENTY = 8_000_000
@@ -94,9 +111,12 @@ class Batcher:
         self._batching = batching
         self._partitions = sorted(partitions)
         self._in_turn = batching.close == "full" and batching.order == "canonical"
-        self._turn = self._partitions.index(cursor) if self._in_turn and cursor in self._partitions else 0
-        self._waiting: dict[int, deque[Item]] = {partition: deque() for partition in self._partitions}
-        self._turns = list(self._waiting.values())
+        turn = self._partitions.index(cursor) if self._in_turn and cursor in self._partitions else 0
+        self._lanes = Lanes(self._partitions, turn)
+        self._mould: Mould | None = None
+        """What all plain tensors have in common that wait."""
+        self._arrived = 0.0
+        """When the last of them came."""
         self._line: deque[Item] = deque()
         self._places = False
         """Whether an item may wait that only keeps its place."""
@@ -115,19 +135,27 @@ class Batcher:
         if item.late:
             self._line.appendleft(item)
             self._count(item, 1)
-            return
-        if not self._in_turn:
+        elif self._in_turn:
+            self._lanes.put(item)
+        else:
             self._join(item)
-            return
-        self._waiting[item.position.partition].append(item)
-        while waiting := self._turns[self._turn]:
-            self._join(waiting.popleft())
-            self._turn = (self._turn + 1) % len(self._turns)
 
-    def complete(self, now: float) -> list[Item] | None:
+    def takes(self, mould: Mould | None) -> bool:
+        """Whether tensors of a mould may be added as they came: partitions take turns, and none of another waits."""
+        if mould is not self._mould and self._lanes.without_plain and self._in_turn and self._batching.rows == "any":
+            self._mould = mould
+        return mould is not None and mould is self._mould
+
+    def add_plain(self, record: Record, size: int, now: float) -> None:
+        """The same for a plain tensor, of which there are so many bytes."""
+        self._held[record.position.partition] += size
+        self._largest, self._arrived = max(self._largest, size), now
+        self._lanes.put_plain(record)
+
+    def complete(self, now: float) -> list[Item] | Sheet | None:
         """The rows of the minibatch that is complete at this time, in order; if none, refused records alone leave."""
         if self._full:
-            return self._rows()
+            return self._rows() if self._plain is None else Sheet(self._lanes.first(self._batching.size), self._plain)
         if self._batching.close == "linger":
             oldest = next((item.arrived for item in self._line if not item.empty), None)
             if oldest is not None and now - oldest >= self._batching.linger_ms / 1000:
@@ -138,10 +166,13 @@ class Batcher:
 
     def refuse(self, wrong: Mapping[Position, Exception]) -> None:
         """Take tensors out of the line, each for an error; their places stay."""
+        self._line_up()
         self._rebuild([refuse(item, wrong[item.position]) if item.position in wrong else item for item in self._line])
 
-    def take(self, rows: list[Item]) -> Cut:
+    def take(self, rows: list[Item] | Sheet) -> Cut:
         """Close the minibatch of these rows."""
+        if isinstance(rows, Sheet):
+            return self._take_plain(rows)
         if (not rows and self._tensors) or self._batching.rows == "one-per-chain":
             return self._let_go(rows)
         taken = self._pop(len(rows))
@@ -158,21 +189,62 @@ class Batcher:
         plenty = max(PLENTY, share * self._largest)
         wanted = {p for p, size in self._held.items() if size < plenty}
         if not self._full:
-            wanted |= {self._partitions[self._turn]} if self._in_turn else set(self._partitions)
+            wanted |= {self._lacking[0]} if self._in_turn else set(self._partitions)
         return wanted
 
     @property
     def awaited(self) -> set[int]:
         """The partition whose turn it is and that has nothing, while others have something that waits for it."""
-        waits = any(self._waiting.values()) and not self._full
-        return {self._partitions[self._turn]} if waits else set()
+        if not self._in_turn or self._full:
+            return set()
+        partition, waits = self._lacking
+        return {partition} if waits else set()
+
+    @property
+    def _plain(self) -> Mould | None:
+        """What all that waits has in common, if it is plain tensors, and all of them in the lanes."""
+        return self._mould if not self._line and self._lanes.plain else None
 
     @property
     def _full(self) -> bool:
         """Whether the next minibatch waits for no more."""
+        if self._plain is not None:
+            return self._lanes.reach()[0] >= self._batching.size
+        self._line_up()
         if self._batching.rows == "one-per-chain":
             return self._of_different_chains()[1]
         return self._tensors >= self._batching.size
+
+    @property
+    def _lacking(self) -> tuple[int, bool]:
+        """Where partitions take turns and none is full: the one that lacks a record, and whether others wait for it."""
+        if self._plain is not None:
+            _, partition, waits = self._lanes.reach()
+            return partition, waits
+        return self._lanes.turn, any(True for _ in self._lanes)
+
+    def _line_up(self) -> None:
+        """Move what waits in the lanes into the line: enough for a minibatch, and what follows it and is no tensor."""
+        lanes, enough = self._lanes, self._batching.rows == "any"
+        while (found := lanes.next) is not None:
+            if enough and self._tensors >= self._batching.size and not _is_none(found):
+                return
+            lanes.pop()
+            self._join(found if isinstance(found, Item) else self._opened(found))
+
+    def _opened(self, record: Record) -> Item:
+        return Item(record.position, self._arrived, Tensor.plain(record.value), (record,))
+
+    def _take_plain(self, sheet: Sheet) -> Cut:
+        """Close a minibatch that is a piece of each lane."""
+        records = sheet.records
+        self._lanes.drop(len(records))
+        reached: dict[int, int] = {}
+        for record in records:
+            partition, offset = record.position
+            reached[partition] = offset + 1
+            self._held[partition] -= record_bytes(record)
+        return Cut(Rows.of(sheet), (), reached, (), self._lanes.turn, (len(records),))
 
     def _rows(self) -> list[Item]:
         if self._batching.rows == "one-per-chain":
@@ -264,14 +336,19 @@ class Batcher:
                     reached[partition] = last + 1
         waiting: list[Item] = []
         if self._places:
-            waiting = [item for item in chain(self._line, *self._waiting.values()) if item.empty]
+            waiting = [item for item in chain(self._line, self._lanes) if isinstance(item, Item) and item.empty]
             self._places = bool(waiting)
         ahead = tuple(run for item in waiting for run in places_of(item))
         learned = tuple(run for item in waiting for run in item.learned)
         history = merged(item.history for item in taken)
-        return Cut(tuple(rows), tuple(refused), reached, ahead, self._next_turn(), history, learned=learned)
+        return Cut(Rows.of(rows), tuple(refused), reached, ahead, self._next_turn(), history, learned=learned)
 
     def _next_turn(self) -> int:
         """The partition whose record comes next: where a Batcher that continues from here begins."""
         first = next((item for item in self._line if not item.late), None)
-        return self._partitions[self._turn] if first is None else places_of(first)[0][0]
+        return self._lanes.turn if first is None else places_of(first)[0][0]
+
+
+def _is_none(waits: Item | Record) -> bool:
+    """Whether something that waits is no tensor."""
+    return isinstance(waits, Item) and waits.tensor is None

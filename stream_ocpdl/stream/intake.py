@@ -10,7 +10,7 @@ from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.stream.assembly import Assembler, Refusal
 from stream_ocpdl.stream.formats import Format, largest
 from stream_ocpdl.stream.items import Item
-from stream_ocpdl.stream.messages import Chunk, Draw, Partial, Payload, Record, Tensor, unframe
+from stream_ocpdl.stream.messages import Chunk, Draw, Mould, Partial, Payload, Record, Tensor, unframe
 
 KEY = 16_384
 """Bytes of a key: it goes with the code, which has to stay small as well."""
@@ -81,13 +81,22 @@ class Intake(Assembly[Tensor]):
 
     def __init__(self, form: Format, shape: tuple[int, ...], partitions: Iterable[int]) -> None:
         self._format, self._shape = form, shape
+        self._mould: Mould | None = None
         super().__init__(largest(shape), partitions)
+
+    @property
+    def mould(self) -> Mould | None:
+        """What the last dense tensor has in common with others; none while a message is in pieces, for which all that
+        passes by matters.
+        """
+        return self._mould if all(assembler.idle for assembler in self._assemblers.values()) else None
 
     def _open(self, record: Record) -> Tensor | Chunk:
         if self._format.name != "native":
             return self._format.read(record.value, self._shape)
         plain = Tensor.plain(record.value)
         if plain is not None:
+            self._mould = Mould.of(record.value) if plain.shape == self._shape else self._mould
             return plain
         header, payload = unframe(record.value)
         return Chunk.read(header, payload) if header.get("kind") == "chunk" else _tensor(header, payload)
@@ -102,6 +111,13 @@ class Intake(Assembly[Tensor]):
         if key is not None and len(key) > KEY:
             raise DataError(f"key has {len(key)} bytes; at most {KEY} go with a code")
         return tensor
+
+
+def is_plain(record: Record, mould: Mould) -> bool:
+    """Whether a record is a tensor of this mould, with a key that goes with a code: there is no more to be known."""
+    _, key, value, _, _ = record
+    same = value is not None and len(value) == mould.size and value.startswith(mould.head)
+    return same and (key is None or len(key) <= KEY)
 
 
 class PartialIntake(Assembly[Partial]):

@@ -1,10 +1,11 @@
 """What waits for its minibatch: items, each of one record, in a line; and what leaves together."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from stream_ocpdl.stream.assembly import OVERHEAD, Refusal, weight
-from stream_ocpdl.stream.messages import Partial, Position, Record, Run, Tensor
+from stream_ocpdl.stream.messages import Mould, Origin, Partial, Position, Record, Run, Tensor
 from stream_ocpdl.stream.refusals import History, merged
 
 
@@ -40,11 +41,41 @@ class Item(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Sheet:
+    """Rows of a minibatch that all are plain tensors, nothing of which but their records has been looked at."""
+
+    records: list[Record]
+    mould: Mould
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """The rows of a minibatch by what was read for them."""
+
+    records: Sequence[Record]
+    """Of each row its record, or the one of its last piece."""
+    used: Sequence[Record]
+    """All records."""
+    origins: Sequence[Origin | None] = ()
+    """Of which chains the rows are draws; nothing where none can be."""
+    partials: tuple[Partial, ...] = ()
+
+    @classmethod
+    def of(cls, items: Sequence[Item] | Sheet) -> "Rows":
+        """The rows that items are."""
+        if isinstance(items, Sheet):
+            return cls(items.records, items.records)
+        records, used = [item.parts[-1] for item in items], [record for item in items for record in item.parts]
+        partials = tuple(item.tensor for item in items if isinstance(item.tensor, Partial))
+        return cls(records, used, origins_of(items), partials)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Cut:
     """A closed minibatch."""
 
-    rows: tuple[Item, ...]
-    """Its tensors in the order of the rows; none if it only lets refused records go."""
+    rows: Rows
+    """Its tensors in their order; none if it only lets refused records go."""
     refused: tuple[Refusal, ...]
     """The refused records that leave with it."""
     reached: dict[int, int]
@@ -81,6 +112,16 @@ def done_with(item: Item) -> Item:
     """An item whose tensor was learned or whose refusals are gone, and which keeps its place."""
     learned = (*item.learned, *([] if item.tensor is None else places_of(item)))
     return item._replace(tensor=None, parts=(), refused=(), done=item.history, learned=learned)
+
+
+def place_of(rows: Sequence[Item] | Sheet, j: int) -> Position:
+    """Where a row is."""
+    return rows.records[j].position if isinstance(rows, Sheet) else rows[j].position
+
+
+def origins_of(items: Sequence[Item]) -> list[Origin | None]:
+    """Of which chains these are draws."""
+    return [item.tensor.origin if item.tensor is not None else None for item in items]
 
 
 def chain_of(item: Item) -> tuple[str, int] | None:

@@ -6,12 +6,13 @@ A `Progress` is all that decides what comes next: the state, the last link of th
 Live steps and replayed ones go through the same `learn`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from stream_ocpdl.errors import DataError, LineageError, NumericError, OcpdlError
 from stream_ocpdl.ocpdl.arrays import Array, BigArray, empty
+from stream_ocpdl.ocpdl.batch import Packed
 from stream_ocpdl.ocpdl.blame import blame
 from stream_ocpdl.ocpdl.diagnostics import figures
 from stream_ocpdl.ocpdl.entries import AnyBatch
@@ -22,10 +23,12 @@ from stream_ocpdl.ocpdl.sums import Sums
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.absorbing import intake_of, learn, minibatch
 from stream_ocpdl.stream.batching import Batcher
-from stream_ocpdl.stream.items import Cut, Item
+from stream_ocpdl.stream.intake import Intake, is_plain
+from stream_ocpdl.stream.items import Cut, Item, Sheet, origins_of, place_of, record_bytes
 from stream_ocpdl.stream.messages import (
     GENESIS,
     JournalRecord,
+    Mould,
     Origin,
     Output,
     Partial,
@@ -33,6 +36,7 @@ from stream_ocpdl.stream.messages import (
     Record,
     Refused,
     Run,
+    Tensor,
     checksum,
     link,
     runs,
@@ -144,22 +148,35 @@ class Pipeline:
 
     def feed(self, records: Iterable[Record], now: float) -> None:
         """Decode records and let them wait for their minibatch."""
-        reached, ahead, expected = self._before.reached, self._before.ahead, self._expected
-        read, add = self._intake.read, self._batcher.add
+        before, expected, batcher, mould = self._before, self._expected, self._batcher, self._mould()
         for record in records:
             partition, offset = record.position
             if offset < expected[partition]:
                 raise LineageError(f"partition {partition} delivered offset {offset} again: a fault of the client")
             expected[partition] = offset + 1
-            if offset >= reached[partition]:
-                item = read(record, now)
-                if ahead and within(record.position, ahead):
-                    item = _again(item, within(record.position, self._before.learned))
-                add(item)
-            elif within(record.position, self._before.open):
-                item = self._intake.read(record, now)._replace(late=True)
-                if item.refused:  # what came before it is gone
-                    self._batcher.add(item)
+            again = before.ahead and within(record.position, before.ahead)
+            if offset < before.reached[partition]:
+                self._read_again(record, now)
+            elif again or mould is None or not is_plain(record, mould) or not isinstance(batcher, Batcher):
+                item = self._intake.read(record, now)
+                batcher.add(_again(item, within(record.position, before.learned)) if again else item)
+                mould = self._mould()
+            else:
+                batcher.add_plain(record, record_bytes(record), now)
+
+    def _mould(self) -> Mould | None:
+        """What makes a record a plain tensor now, if anything does."""
+        if not isinstance(self._intake, Intake) or not isinstance(self._batcher, Batcher):
+            return None
+        mould = self._intake.mould
+        return mould if self._batcher.takes(mould) else None
+
+    def _read_again(self, record: Record, now: float) -> None:
+        """A record that an earlier life was done with, but for a message in pieces that may need it."""
+        if within(record.position, self._before.open):
+            item = self._intake.read(record, now)._replace(late=True)
+            if item.refused:  # what came before it is gone
+                self._batcher.add(item)
 
     def step(self, now: float) -> Outcome | None:
         """Learn the next minibatch, if one is complete at this time."""
@@ -170,11 +187,10 @@ class Pipeline:
         before, step, letters = self.progress, None, self._refused(cut)
         senses = before.senses
         tally = self._tally(cut)
-        origins = [item.tensor.origin if item.tensor else None for item in cut.rows]
+        origins, used = cut.rows.origins, cut.rows.used
         begun = self._begun(origins)
         if begun is not None:
             before = replace(before, epoch=before.epoch + 1)
-        used = [record for item in cut.rows for record in item.parts]
         values = [record.value or b"" for record in used]
         summed = self._workers.beside(sum(map(len, values)), checksum, *values)
         if batch is not None:
@@ -201,11 +217,11 @@ class Pipeline:
         )
         told = {"used": runs(record.position for record in used), "checksum": summed()}
         journal += [self._journal(record) for record in self._records(before, step, letters, told)]
-        kinds, positions = tuple(r.error for r in letters), tuple(item.parts[-1].position for item in cut.rows)
+        kinds, positions = tuple(r.error for r in letters), tuple(record.position for record in cut.rows.records)
         drawn = origins if any(origins) else ()
         energies = None if batch is None or isinstance(batch, Sums) else batch.energies
         outputs = (*self._results(cut, step), *journal)
-        newest = cut.rows[-1].parts[-1].timestamp if cut.rows else -1
+        newest = cut.rows.records[-1].timestamp if cut.rows.records else -1
         known = kinds, tuple(letters), positions, drawn, energies, begun, newest
         return Outcome(outputs, step, *known, 0 if batch is None else len(batch), _staleness(cut, state))
 
@@ -229,25 +245,44 @@ class Pipeline:
             state = self.progress.state
             wrong = self._out_of_turn(rows)
             if rows and not wrong:
-                found = [item.tensor for item in rows if item.tensor is not None]
+                found = self._tensors(rows)
                 state, batch, refused = minibatch(self.plan, self.plan.problem, state, found, self._workers, self._room)
-                wrong = {rows[j].position: DataError(reason) for j, reason in refused.items()}
-            axes, misnamed = _named(self.progress.axes, [item for item in rows if item.position not in wrong])
+                wrong = {place_of(rows, j): DataError(reason) for j, reason in refused.items()}
+            axes, misnamed = _named(self.progress.axes, self._names(rows, wrong))
             wrong |= misnamed
-            if not wrong:
-                origins = [item.tensor.origin if item.tensor else None for item in rows]
-                judged = self.plan.draws.judge(self.progress.draws, origins)
+            if not wrong and not isinstance(rows, Sheet):
+                judged = self.plan.draws.judge(self.progress.draws, origins_of(rows))
                 wrong |= {rows[j].position: error for j, error in judged.items()}
             if self._care and batch is not None and not isinstance(batch, Sums) and not wrong:
                 guilty = blame(self.problem, state, batch, self._workers)
-                wrong = {rows[j].position: NumericError(reason) for j, reason in guilty.items()}
+                wrong = {place_of(rows, j): NumericError(reason) for j, reason in guilty.items()}
             if not wrong:
                 return self._batcher.take(rows), batch, axes, state
             self._batcher.refuse(wrong)
         return None
 
-    def _out_of_turn(self, rows: Sequence[Item]) -> dict[Position, OcpdlError]:
+    def _tensors(self, rows: list[Item] | Sheet) -> Sequence[Tensor | Partial] | Packed:
+        """What is in the rows; plain tensors are not looked at one by one."""
+        if not isinstance(rows, Sheet):
+            return [item.tensor for item in rows if item.tensor is not None]
+        values = [record.value or b"" for record in rows.records]
+        return Packed(values, rows.mould.start, rows.mould.shape, rows.mould.dtype)
+
+    def _names(
+        self, rows: list[Item] | Sheet, wrong: Mapping[Position, OcpdlError]
+    ) -> Iterable[tuple[Position, tuple[str, ...] | None]]:
+        """The names that rows have for their modes, but for those that are wrong; plain tensors have all the same."""
+        if not isinstance(rows, Sheet):
+            named = (item for item in rows if item.position not in wrong)
+            return ((item.position, item.tensor.axes if item.tensor is not None else None) for item in named)
+        axes = rows.mould.axes
+        new = axes is not None and axes != self.progress.axes
+        return ((record.position, axes) for record in rows.records if record.position not in wrong) if new else ()
+
+    def _out_of_turn(self, rows: list[Item] | Sheet) -> dict[Position, OcpdlError]:
         """The partials that are none of the next step, each with the reason."""
+        if isinstance(rows, Sheet):
+            return {}
         rounds, t = self.plan.rounds, self.progress.state.t
         found = [(item.position, item.tensor) for item in rows if isinstance(item.tensor, Partial)]
         told = [(at, rounds.wrong(partial, at.partition, t)) for at, partial in found] if rounds is not None else []
@@ -321,7 +356,7 @@ class Pipeline:
         if step is None:
             return
         if self.plan.codes:
-            yield from codes(self.plan, step, [item.parts[-1] for item in cut.rows], self.progress.epoch)
+            yield from codes(self.plan, step, cut.rows.records, self.progress.epoch)
         if shown(self.plan, step.t):
             yield snapshot(self.plan, self.progress, step.weight, self.identity)
 
@@ -353,8 +388,7 @@ def _record(progress: Progress, previous: str, event: str = "refusal", **more: A
 
 def _staleness(cut: Cut, after: State) -> int | None:
     """By how many steps the oldest dictionary of a round is behind."""
-    partials = [item.tensor for item in cut.rows if isinstance(item.tensor, Partial)]
-    return max((after.t - 1 - partial.dictionary.t for partial in partials), default=None)
+    return max((after.t - 1 - partial.dictionary.t for partial in cut.rows.partials), default=None)
 
 
 def _again(item: Item, learned: bool) -> Item:
@@ -365,13 +399,12 @@ def _again(item: Item, learned: bool) -> Item:
 
 
 def _named(
-    axes: tuple[str, ...] | None, rows: Sequence[Item]
+    axes: tuple[str, ...] | None, names: Iterable[tuple[Position, tuple[str, ...] | None]]
 ) -> tuple[tuple[str, ...] | None, dict[Position, DataError]]:
     """The names of the modes, told by the first tensor that has any; and the rows that have others."""
     wrong: dict[Position, DataError] = {}
-    for item in rows:
-        told = item.tensor.axes if item.tensor is not None else None
+    for position, told in names:
         axes = axes or told
         if told is not None and told != axes:
-            wrong[item.position] = DataError(f"axes is {list(told)}, those of the model are {list(axes or ())}")
+            wrong[position] = DataError(f"axes is {list(told)}, those of the model are {list(axes or ())}")
     return axes, wrong

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from stream_ocpdl.errors import ConfigError, DataError
 from stream_ocpdl.stream.batching import MOST_REFUSED, PLENTY, REFUSED_WAIT
-from stream_ocpdl.stream.items import Cut, Item, held_by, places_of, refuse
+from stream_ocpdl.stream.items import Cut, Item, Rows, Sheet, held_by, places_of, refuse
 from stream_ocpdl.stream.messages import Partial, Position
 from stream_ocpdl.stream.refusals import merged
 
@@ -102,7 +102,7 @@ class RoundBatcher:
             items = (refuse(item, wrong[item.position]) if item.position in wrong else item for item in line)
             self._lines[partition] = deque(items)
 
-    def take(self, rows: list[Item]) -> Cut:
+    def take(self, rows: Sequence[Item] | Sheet) -> Cut:
         """Close a round: what is up to its partials, and those right after them that are none."""
         taken = [item for line in self._lines.values() for item in _popped(line, 1 if rows else 0)]
         reached: dict[int, int] = {}
@@ -110,7 +110,7 @@ class RoundBatcher:
             reached[partition] = max(reached.get(partition, 0), last + 1)
         refused = tuple(refusal for item in taken for refusal in item.refused)
         history = merged(item.history for item in taken)
-        return Cut(tuple(rows), refused, reached, (), min(self._lines), history)
+        return Cut(Rows.of(rows), refused, reached, (), min(self._lines), history)
 
     @property
     def hungry(self) -> set[int]:

@@ -12,7 +12,7 @@ from stream_ocpdl.stream.messages.manifest import Manifest, Place
 from stream_ocpdl.stream.messages.partial import Partial
 from stream_ocpdl.stream.messages.records import Headers, Output, Position, Record, Run, Version
 from stream_ocpdl.stream.messages.results import SOFTWARE, Code, Codes, DeadLetter, Snapshot
-from stream_ocpdl.stream.messages.tensor import DTYPES, Draw, Origin, Tensor, raw
+from stream_ocpdl.stream.messages.tensor import DTYPES, Draw, Mould, Origin, Tensor, raw
 from stream_ocpdl.stream.messages.terms import CHANGES, Terms
 
 KINDS: dict[str, Any] = {
@@ -51,6 +51,7 @@ __all__ = [
     "Headers",
     "JournalRecord",
     "Manifest",
+    "Mould",
     "Origin",
     "Output",
     "Partial",

@@ -55,14 +55,12 @@ class Tensor:
     @classmethod
     def plain(cls, value: Payload | None) -> Self | None:
         """The tensor, if it is dense and has no checksum. Such headers come again and again, and are known by heart."""
-        head = beginning(value)
-        known = _plain(head) if head else None
-        if known is None or value is None:
+        mould = Mould.of(value)
+        if mould is None or value is None:
             return None
-        dtype, shape, axes, start, size = known
-        if len(value) != size:
-            return cls(dense(dtype, shape, memoryview(value)[start:]), axes)  # which says what is wrong
-        return cls(np.ndarray(shape, dtype, value, start), axes)
+        if len(value) != mould.size:
+            return cls(dense(mould.dtype, mould.shape, memoryview(value)[mould.start :]), mould.axes)  # says why not
+        return cls(mould.array(value), mould.axes)
 
     @classmethod
     def read(cls, header: dict[str, Any], payload: memoryview) -> Self:
@@ -174,7 +172,11 @@ def dense(dtype: np.dtype[Any], shape: tuple[int, ...], payload: memoryview) -> 
     return np.frombuffer(payload, dtype).reshape(shape)
 
 
-class _Plain(NamedTuple):
+class Mould(NamedTuple):
+    """What all dense tensors have in common that begin with the same bytes."""
+
+    head: bytes
+    """Up to the end of the header, which has no checksum."""
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     axes: tuple[str, ...] | None
@@ -183,16 +185,25 @@ class _Plain(NamedTuple):
     size: int
     """Bytes of the whole message."""
 
+    @classmethod
+    def of(cls, value: Payload | None) -> "Mould | None":
+        """What the beginning of a message says, if it is that of a dense tensor without a checksum."""
+        head = beginning(value)
+        return _mould(head) if head else None
+
+    def array(self, value: Payload) -> BigArray:
+        """The numbers of a message with this beginning and of this size, in its memory."""
+        return np.ndarray(self.shape, self.dtype, value, self.start)
+
 
 @lru_cache(64)
-def _plain(head: bytes) -> _Plain | None:
-    """What the beginning of a message says, if it is that of a dense tensor without a checksum."""
+def _mould(head: bytes) -> Mould | None:
     packed, start = header_in(head)
     header = unpack(packed)
     if header.get("kind") != "tensor" or "crc32" in header:
         return None
     dtype, shape, axes, nnz = _describe(Fields(header, "tensor"))
-    return _Plain(dtype, shape, axes, start, start + prod(shape) * dtype.itemsize) if nnz is None else None
+    return Mould(head, dtype, shape, axes, start, start + prod(shape) * dtype.itemsize) if nnz is None else None
 
 
 def _describe(fields: Fields) -> tuple[np.dtype[Any], tuple[int, ...], tuple[str, ...] | None, int | None]:

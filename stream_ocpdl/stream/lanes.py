@@ -1,0 +1,90 @@
+"""What waits for its turn: a lane for each partition, and one from each in turn.
+
+Nearly all that comes are plain tensors, records of which all that matters is known by their first bytes. As long as
+nothing else waits, a minibatch is a piece of every lane, and no record of it is looked at alone: `reach` says how many
+follow each other, `first` shows them. Anything else waits as an `Item`, and then all is taken one by one.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from stream_ocpdl.stream.items import Item
+from stream_ocpdl.stream.messages import Record
+
+
+class Lanes:
+    """Records and items of partitions that take turns, beginning with the lane of this index."""
+
+    def __init__(self, partitions: Sequence[int], turn: int = 0) -> None:
+        self._partitions = partitions
+        self._lanes: list[deque[Item | Record]] = [deque() for _ in partitions]
+        self._by_partition = dict(zip(partitions, self._lanes, strict=True))
+        self._turn = turn
+        self._items = 0
+        """How many that wait are no plain records."""
+
+    def __iter__(self) -> Iterator[Item | Record]:
+        return (waits for lane in self._lanes for waits in lane)
+
+    def put(self, item: Item) -> None:
+        """Let an item wait."""
+        self._items += 1
+        self._by_partition[item.position.partition].append(item)
+
+    def put_plain(self, record: Record) -> None:
+        """Let a plain tensor wait."""
+        self._by_partition[record.position.partition].append(record)
+
+    @property
+    def plain(self) -> bool:
+        """Whether only plain tensors wait."""
+        return self._items == 0
+
+    @property
+    def without_plain(self) -> bool:
+        """Whether no plain tensor waits."""
+        return sum(map(len, self._lanes)) == self._items
+
+    @property
+    def turn(self) -> int:
+        """The partition whose turn it is."""
+        return self._partitions[self._turn]
+
+    @property
+    def next(self) -> Item | Record | None:
+        """What comes next, if it is there."""
+        lane = self._lanes[self._turn]
+        return lane[0] if lane else None
+
+    def pop(self) -> Item | Record:
+        """What comes next, taken."""
+        found = self._lanes[self._turn].popleft()
+        self._items -= isinstance(found, Item)
+        self._turn = (self._turn + 1) % len(self._lanes)
+        return found
+
+    def reach(self) -> tuple[int, int, bool]:
+        """How many can be taken until a lane is empty; the partition of that one; whether others wait for it."""
+        lanes, turn = self._lanes, self._turn
+        count, last = min((len(lane) * len(lanes) + (k - turn) % len(lanes), k) for k, lane in enumerate(lanes))
+        return count, self._partitions[last], sum(map(len, lanes)) > count
+
+    def first(self, size: int) -> list[Record]:
+        """The next so many plain tensors, by partition and offset."""
+        found: list[Record] = []
+        for lane, share in zip(self._lanes, self._shares(size), strict=True):
+            found += (waits for waits in islice(lane, share) if isinstance(waits, Record))
+        return found
+
+    def drop(self, size: int) -> None:
+        """Let those go."""
+        for lane, share in zip(self._lanes, self._shares(size), strict=True):
+            for _ in range(share):
+                lane.popleft()
+        self._turn = (self._turn + size) % len(self._lanes)
+
+    def _shares(self, size: int) -> list[int]:
+        """How many of the next so many are of each lane."""
+        many = len(self._lanes)
+        return [-(-(size - (k - self._turn) % many) // many) for k in range(many)]
