@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from typing import NamedTuple
 
 from stream_ocpdl.errors import BrokerError
 from stream_ocpdl.stream.items import record_bytes
@@ -42,6 +43,13 @@ it is done. Small portions are copied while kernels run, which do not need it.""
 _HANGS = f"a call into the client does not come back within {PATIENCE:g} s"
 
 
+class Portion(NamedTuple):
+    """What one poll brought, and its bytes."""
+
+    records: list[Record]
+    size: int
+
+
 class Ahead:
     """Another source, read ahead. `start`, `poll`, `changed`, `close` know of the thread; they are for one caller."""
 
@@ -50,7 +58,7 @@ class Ahead:
         self._source, self._wait = source, wait
         self._most = min(max(LEAST, 2 * minibatch), MOST)
         self._changed = threading.Condition()
-        self._records: deque[Record] = deque()
+        self._portions: deque[Portion] = deque()
         self._bytes = 0
         self._wanted = POLLED
         """Records of the next poll."""
@@ -105,7 +113,7 @@ class Ahead:
         """Read on from these offsets; what was read ahead is dropped."""
         self.close()
         self._source.start(positions)
-        self._records.clear()
+        self._portions.clear()
         self._bytes, self._failed, self._hungry = 0, None, self.partitions
         self._begin()
 
@@ -119,14 +127,27 @@ class Ahead:
         with self._changed:
             self._hungry = hungry
             self._changed.notify()
-            if not self._records and self._failed is None:
+            if not self._portions and self._failed is None:
                 self._changed.wait(timeout)
-            if not self._records and self._failed is not None:
+            if not self._portions and self._failed is not None:
                 raise self._failed
-            taken = [self._records.popleft() for _ in range(min(limit, len(self._records)))]
-            self._bytes -= sum(map(record_bytes, taken))
+            taken = self._take(limit)
             self._changed.notify()
             return taken
+
+    def _take(self, limit: int) -> list[Record]:
+        """Up to so many records, in portions as they came; of the first only a part, if it is larger."""
+        taken: list[Record] = []
+        while self._portions and len(taken) + len(self._portions[0].records) <= limit:
+            records, size = self._portions.popleft()
+            taken += records
+            self._bytes -= size
+        if self._portions and not taken:
+            taken, rest = self._portions[0].records[:limit], self._portions[0].records[limit:]
+            size = sum(map(record_bytes, taken))
+            self._portions[0] = Portion(rest, self._portions[0].size - size)
+            self._bytes -= size
+        return taken
 
     def close(self) -> None:
         """End the thread; the source stays open."""
@@ -176,6 +197,6 @@ class Ahead:
             self._wanted = min(max(PORTION * len(records) // size, 1), POLLED)
         with self._changed:
             if records and self._life is life:
-                self._records.extend(records)
+                self._portions.append(Portion(records, size))
                 self._bytes += size
                 self._changed.notify()

@@ -47,6 +47,8 @@ from stream_ocpdl.stream.lanes import Lanes
 from stream_ocpdl.stream.messages import Mould, Position, Record, Tensor
 from stream_ocpdl.stream.refusals import merged
 
+_partition = attrgetter("position.partition")
+
 PLENTY = 8_000_000
 """Bytes of a partition that may wait for their minibatch before no more of it is read; or its share of two minibatches,
 if that is more: a partition that is paused and resumed all the time is fetched again all the time."""
@@ -146,11 +148,14 @@ class Batcher:
             self._mould = mould
         return mould is not None and mould is self._mould
 
-    def add_plain(self, record: Record, size: int, now: float) -> None:
-        """The same for a plain tensor, of which there are so many bytes."""
-        self._held[record.position.partition] += size
-        self._largest, self._arrived = max(self._largest, size), now
-        self._lanes.put_plain(record)
+    def add_plain(self, record: Record, now: float) -> None:
+        """The same for a plain tensor of the mould that it takes."""
+        partition, size = record[0][0], record_bytes(record)
+        self._held[partition] += size
+        self._arrived = now
+        if size > self._largest:
+            self._largest = size
+        self._lanes.lane(partition).append(record)
 
     def complete(self, now: float) -> list[Item] | Sheet | None:
         """The rows of the minibatch that is complete at this time, in order; if none, refused records alone leave."""
@@ -237,14 +242,10 @@ class Batcher:
 
     def _take_plain(self, sheet: Sheet) -> Cut:
         """Close a minibatch that is a piece of each lane."""
-        records = sheet.records
-        self._lanes.drop(len(records))
-        reached: dict[int, int] = {}
-        for record in records:
-            partition, offset = record.position
-            reached[partition] = offset + 1
-            self._held[partition] -= record_bytes(record)
-        return Cut(Rows.of(sheet), (), reached, (), self._lanes.turn, (len(records),))
+        for partition, size in zip(map(_partition, sheet.records), map(record_bytes, sheet.records), strict=True):
+            self._held[partition] -= size
+        reached = {partition: last + 1 for partition, last in self._lanes.drop(len(sheet.records)).items()}
+        return Cut(Rows.of(sheet), (), reached, (), self._lanes.turn, (len(sheet.records),))
 
     def _rows(self) -> list[Item]:
         if self._batching.rows == "one-per-chain":

@@ -151,5 +151,6 @@ def refused_bytes(item: Item) -> int:
 
 def record_bytes(record: Record) -> int:
     """About the memory of a record."""
-    size = OVERHEAD + len(record.value or b"")
-    return size + weight(record) if record.key or record.headers else size
+    _, key, value, headers, _ = record
+    size = OVERHEAD if value is None else OVERHEAD + len(value)
+    return size + weight(record) if key or headers else size

@@ -8,6 +8,7 @@ follow each other, `first` shows them. Anything else waits as an `Item`, and the
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Any
 
 from stream_ocpdl.stream.items import Item
 from stream_ocpdl.stream.messages import Record
@@ -32,9 +33,9 @@ class Lanes:
         self._items += 1
         self._by_partition[item.position.partition].append(item)
 
-    def put_plain(self, record: Record) -> None:
-        """Let a plain tensor wait."""
-        self._by_partition[record.position.partition].append(record)
+    def lane(self, partition: int) -> deque[Item | Record]:
+        """Where plain tensors of a partition wait: they may be added there as they are."""
+        return self._by_partition[partition]
 
     @property
     def plain(self) -> bool:
@@ -72,17 +73,21 @@ class Lanes:
 
     def first(self, size: int) -> list[Record]:
         """The next so many plain tensors, by partition and offset."""
-        found: list[Record] = []
+        found: list[Any] = []
         for lane, share in zip(self._lanes, self._shares(size), strict=True):
-            found += (waits for waits in islice(lane, share) if isinstance(waits, Record))
+            found += islice(lane, share)
         return found
 
-    def drop(self, size: int) -> None:
-        """Let those go."""
+    def drop(self, size: int) -> dict[int, int]:
+        """Let those go; for each partition of which there were some the offset of the last."""
+        last: dict[int, int] = {}
         for lane, share in zip(self._lanes, self._shares(size), strict=True):
-            for _ in range(share):
-                lane.popleft()
+            if share > 0:
+                last.update([lane[share - 1].position])
+                for _ in range(share):
+                    lane.popleft()
         self._turn = (self._turn + size) % len(self._lanes)
+        return last
 
     def _shares(self, size: int) -> list[int]:
         """How many of the next so many are of each lane."""

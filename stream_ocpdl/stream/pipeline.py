@@ -24,7 +24,7 @@ from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.absorbing import intake_of, learn, minibatch
 from stream_ocpdl.stream.batching import Batcher
 from stream_ocpdl.stream.intake import Intake, is_plain
-from stream_ocpdl.stream.items import Cut, Item, Sheet, origins_of, place_of, record_bytes
+from stream_ocpdl.stream.items import Cut, Item, Sheet, origins_of, place_of
 from stream_ocpdl.stream.messages import (
     GENESIS,
     JournalRecord,
@@ -162,7 +162,7 @@ class Pipeline:
                 batcher.add(_again(item, within(record.position, before.learned)) if again else item)
                 mould = self._mould()
             else:
-                batcher.add_plain(record, record_bytes(record), now)
+                batcher.add_plain(record, now)
 
     def _mould(self) -> Mould | None:
         """What makes a record a plain tensor now, if anything does."""
