@@ -6,10 +6,12 @@
   its last record, over the time between these records.
 - `bare`: a loop that does what no service can do without: consume the same records, for each write one of the size of
   its code, and commit these with the positions in a transaction as often as the service does. From its first commit
-  to its last.
+  to its last. Its client has the settings of the service's.
 - `learner`: the same minibatches, gathered and learned in memory.
+- `wide`: the bare loop once more, with fetches four times as large: what the broker can give.
 
-`ratio` is service over the smaller of the two others: the medians of all turns, in one run.
+`ratio` is service over the smaller of bare and learner: the medians of all turns, in one run. The broker is compiled in
+full, as brokers are that run for long (those of the tests start sooner), and a turn that does not count goes first.
 
 **Latency.** A producer writes at half the rate that the service reached; a consumer reads committed codes. A code has
 the timestamp of its tensor, so the time from producing a tensor to reading its committed code is known for each. The
@@ -25,7 +27,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -43,18 +45,21 @@ from stream_ocpdl.stream.kafka import Connection, Writer, create_topics, delete_
 from stream_ocpdl.stream.kafka.reading import committed_places
 from stream_ocpdl.stream.messages import JournalRecord, Tensor
 from stream_ocpdl.stream.topics import Topics
-from tests.broker.cluster import obtain
+from tests.broker.cluster import Broker, Cluster, from_docker, from_environment, obtain
 
 KEYS = ("size",)
 RATIOS = {"ratio": "higher"}
 
 RANK, BATCH, INTERVAL = 10, 32, 50
 PARTITIONS = 2
+NOTHING: Mapping[str, Any] = {}
+WIDE = {"fetch.message.max.bytes": 4 << 20}
 COLUMNS = {
     "size": "",
     "tensors": "",
     "service": ",.0f",
     "bare": ",.0f",
+    "wide": ",.0f",
     "learner": ",.0f",
     "ratio": ".2f",
     "MB_s": ".0f",
@@ -88,13 +93,25 @@ class Size:
 SIZES = (Size("10 KB", (32, 40), 100_000), Size("100 KB", (100, 125), 30_000), Size("1 MB", (250, 450), 3_000))
 
 
+class _Compiled(Cluster):
+    """A node as it runs in production: its code compiled as far as it goes, and garbage collected beside."""
+
+    def _options(self) -> tuple[str, ...]:
+        return ("-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC", "-XX:+UseG1GC")
+
+
+def _compiled() -> Broker:
+    cluster = _Compiled.start()
+    return Broker("jars", cluster.bootstrap_servers, cluster.close)
+
+
 def run(options: Options = FULL) -> list[Row]:
     """A row for each size: tensors a second of everyone, and the latency at half of the service's rate."""
     rows: list[Row] = []
-    with obtain() as broker:
+    with obtain((from_environment, from_docker, _compiled)) as broker:
         print(f"Apache Kafka from {broker.origin}; {os.cpu_count()} cores for the broker and everyone")
         for size in SIZES:
-            rows.append(measure(broker.bootstrap_servers, size, turns=1 if options.quick else 3))
+            rows.append(measure(broker.bootstrap_servers, size, turns=1 if options.quick else 5))
             table(rows[-1:], COLUMNS)
     return rows
 
@@ -103,9 +120,11 @@ def measure(servers: str, size: Size, turns: int) -> Row:
     """Everyone in turns, then the latency."""
     connection = Connection(servers)
     with filled(connection, size) as topic:
-        rates: dict[str, list[float]] = {"service": [], "bare": [], "learner": []}
+        rates: dict[str, list[float]] = {"service": [], "bare": [], "wide": [], "learner": []}
+        bare(connection, topic, size)
         for _ in range(turns):
             rates["bare"].append(bare(connection, topic, size))
+            rates["wide"].append(bare(connection, topic, size, WIDE))
             rates["service"].append(service(connection, topic, size))
             rates["learner"].append(learner(size))
     found = {name: float(np.median(values)) for name, values in rates.items()}
@@ -144,13 +163,13 @@ def learner(size: Size) -> float:
     return steps * BATCH / (time.perf_counter() - began)
 
 
-def bare(connection: Connection, topic: str, size: Size) -> float:
+def bare(connection: Connection, topic: str, size: Size, settings: Mapping[str, Any] = NOTHING) -> float:
     """Tensors a second of a loop that only consumes, produces and commits."""
     out, group, value = f"{topic}.bare", uuid.uuid4().hex, bytes(8 * RANK + 200)
     create_topics(connection, {out: (PARTITIONS, {})})
     producer = connection.producer(group)
     producer.init_transactions(30)
-    with closing(connection.consumer(**{"group.id": group})) as consumer:
+    with closing(connection.consumer(**{"group.id": group, **settings})) as consumer:
         consumer.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
         read, first, positions = 0, (0, 0.0), dict.fromkeys(range(PARTITIONS), 0)
         while read < size.tensors:

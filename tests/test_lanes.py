@@ -1,13 +1,18 @@
 """Plain tensors wait as the records they are, and nobody can tell from what comes out."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stream_ocpdl import Problem, Sparse
-from stream_ocpdl.ocpdl import arrays
+from stream_ocpdl.ocpdl import arrays, kernels
 from stream_ocpdl.ocpdl.batch import Packed, fill
+from stream_ocpdl.ocpdl.learner import warm_up
+from stream_ocpdl.ocpdl.pointers import addresses_in
+from stream_ocpdl.stream import assembly
 from stream_ocpdl.stream.batching import Batcher, Batching
 from stream_ocpdl.stream.intake import KEY, Intake, is_plain
 from stream_ocpdl.stream.items import Item, Sheet
@@ -221,3 +226,64 @@ def test_an_item_between_them_is_waited_for():
 
     cut = batcher.take(batcher.complete(0.0))
     assert cut.reached == {0: 3}
+
+
+def test_places_of_pieces_are_runs():
+    """Pieces behind a minibatch keep their places, and those that follow each other are one run of the journal."""
+    value = Tensor(np.ones((4, 3))).to_bytes()
+    batcher = Batcher(Batching(2), [0])
+    for tensor in range(6):
+        for piece in range(9):
+            batcher.add(Item(Position(0, 10 * tensor + piece), 0.0))
+        whole = record(0, 10 * tensor + 9, value)
+        batcher.add(Item(whole.position, 0.0, Tensor.plain(value), (whole,)))
+
+    cut = batcher.take(batcher.complete(0.0))
+    assert cut.reached == {0: 29}
+    assert cut.ahead == ((0, 30, 38), (0, 40, 48), (0, 50, 58))
+
+
+def test_plain_tensors_pass_pieces_by(monkeypatch):
+    """A message in pieces is given up by those that pass it by, wherever they come in a portion: also if it was open
+    before a restart, and another partition came first.
+    """
+    monkeypatch.setattr(assembly, "DISTANCE", 3)
+    values = stream_of([["pieces"] + ["plain"] * 20, ["plain"] * 20])
+    values[0] = [values[0][0], *values[0][-20:]]  # the other pieces do not come
+    started = replace(beginning(plan(), {0: 0, 1: 0}), open=((0, 0, 0),), reached={0: 1, 1: 0})
+
+    def letters(lines):
+        pipeline, found = Pipeline(plan(), started, "input"), []
+        for line in lines:
+            pipeline.feed([record(p, k, values[p][k]) for p, k in line], 0.0)
+            while outcome := pipeline.step(0.0):
+                found += [(outcome.step.t, letter) for letter in outcome.letters]
+        return found
+
+    places = [(1, k) for k in range(10)] + [(0, k) for k in range(11)]
+    together, apart = letters([places]), letters([[place] for place in sorted(places)])
+
+    assert together == apart
+    assert [letter.offset for _, letter in together] == [0]
+
+
+def test_only_bytes_have_addresses():
+    """Memory is read where CPython has that of bytes; whatever else has a length and a beginning is not plain."""
+    value = Tensor(np.ones((4, 3))).to_bytes()
+
+    assert not is_plain(record(0, 0, bytearray(value)), Mould.of(value))
+    with pytest.raises(TypeError, match="only of bytes"):
+        addresses_in([value, bytearray(value)], 16)
+
+
+def test_small_problems_are_warm():
+    """After warming up, no step of plain tensors compiles anything more."""
+    problem = Problem(shape=(4, 3), rank=2, batch_size=5)
+    warm_up(problem)
+    known = len(kernels.copy_rows.signatures)
+    pipeline = Pipeline(plan(), beginning(plan(), {0: 0}), "input")
+    for k, value in enumerate(stream_of([["plain"] * 12 + ["single"] * 18])[0]):
+        pipeline.feed([record(0, k, value)], 0.0)
+        pipeline.step(0.0)
+
+    assert len(kernels.copy_rows.signatures) == known > 0

@@ -27,7 +27,7 @@ from stream_ocpdl.ocpdl.aggregates import (
     gram_of_atoms,
 )
 from stream_ocpdl.ocpdl.arrays import Array, Sparse
-from stream_ocpdl.ocpdl.batch import NONE, Batch
+from stream_ocpdl.ocpdl.batch import NONE, Batch, Packed
 from stream_ocpdl.ocpdl.batch import read_batch as read_whole
 from stream_ocpdl.ocpdl.blocks import Blocks, Folded
 from stream_ocpdl.ocpdl.coding import solve_codes
@@ -185,6 +185,8 @@ def warm_up(problem: Problem, workers: Workers = SERIAL) -> None:
     for _ in range(2):
         X = random.random((min(problem.batch_size, most), *problem.shape), np.float32)
         learner.step(collect(problem, list(X), workers)[0])
+        for dtype in (np.dtype(np.float64), X.dtype):
+            collect(problem, Packed([X[0].astype(dtype).tobytes()], 0, problem.shape, dtype), workers)
         if are_few(few, problem):
             learner.step(collect(problem, few, workers)[0])
     state = learner.state

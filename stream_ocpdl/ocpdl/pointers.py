@@ -31,6 +31,8 @@ def addresses_in(values: Sequence[bytes], start: int) -> Indices:
     >>> addresses_in([value], 16)[0] == addresses([np.frombuffer(value, np.uint8)[16:]])[0]
     True
     """
+    if not set(map(type, values)) <= {bytes}:
+        raise TypeError("only of bytes is it known where they are")
     return np.array(list(map(id, values)), np.int64) + (_BYTES + start)
 
 

@@ -122,11 +122,6 @@ class Assembler:
                 refused += self._give_up(s, offset, f"no piece came for {offset - s.last} offsets")
         return refused
 
-    @property
-    def idle(self) -> bool:
-        """Whether no set is open, so that nothing depends on records that pass by."""
-        return not self._open
-
     def waiting(self, reached: int) -> list[int]:
         """The offsets of pieces below `reached` whose message was not whole there; what lies behind is forgotten."""
         self._closed = [s for s in self._closed if s.closed >= reached]

@@ -23,7 +23,7 @@ same.
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice
 from operator import attrgetter
 from typing import Literal
 
@@ -118,7 +118,7 @@ class Batcher:
         self._mould: Mould | None = None
         """What all plain tensors have in common that wait."""
         self._arrived = 0.0
-        """When the last of them came."""
+        """When the last of them came; what is refused of them waits from then on."""
         self._line: deque[Item] = deque()
         self._places = False
         """Whether an item may wait that only keeps its place."""
@@ -144,9 +144,11 @@ class Batcher:
 
     def takes(self, mould: Mould | None) -> bool:
         """Whether tensors of a mould may be added as they came: partitions take turns, and none of another waits."""
-        if mould is not self._mould and self._lanes.without_plain and self._in_turn and self._batching.rows == "any":
+        if mould is None or not self._in_turn or self._batching.rows != "any":
+            return False
+        if self._mould is None or (mould.head != self._mould.head and self._lanes.without_plain):
             self._mould = mould
-        return mould is not None and mould is self._mould
+        return mould.head == self._mould.head
 
     def add_plain(self, record: Record, now: float) -> None:
         """The same for a plain tensor of the mould that it takes."""
@@ -226,7 +228,7 @@ class Batcher:
         if self._plain is not None:
             _, partition, waits = self._lanes.reach()
             return partition, waits
-        return self._lanes.turn, any(True for _ in self._lanes)
+        return self._lanes.turn, bool(self._lanes)
 
     def _line_up(self) -> None:
         """Move what waits in the lanes into the line: enough for a minibatch, and what follows it and is no tensor."""
@@ -337,7 +339,7 @@ class Batcher:
                     reached[partition] = last + 1
         waiting: list[Item] = []
         if self._places:
-            waiting = [item for item in chain(self._line, self._lanes) if isinstance(item, Item) and item.empty]
+            waiting = [*(item for item in self._line if item.empty), *self._lanes.places()]
             self._places = bool(waiting)
         ahead = tuple(run for item in waiting for run in places_of(item))
         learned = tuple(run for item in waiting for run in item.learned)

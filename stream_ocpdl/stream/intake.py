@@ -10,7 +10,7 @@ from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.stream.assembly import Assembler, Refusal
 from stream_ocpdl.stream.formats import Format, largest
 from stream_ocpdl.stream.items import Item
-from stream_ocpdl.stream.messages import Chunk, Draw, Mould, Partial, Payload, Record, Tensor, unframe
+from stream_ocpdl.stream.messages import Chunk, Draw, Mould, Partial, Payload, Position, Record, Tensor, unframe
 
 KEY = 16_384
 """Bytes of a key: it goes with the code, which has to stay small as well."""
@@ -45,6 +45,10 @@ class Assembly(Generic[T]):
             return Item(record.position, now, self._checked(found, record.key), parts, others)
         except DataError as error:
             return Item(record.position, now, refused=(*others, *(Refusal.of(part, error) for part in parts)))
+
+    def pass_by(self, position: Position) -> tuple[Refusal, ...]:
+        """What is refused because a plain record comes, which is not read: pieces that waited for too long."""
+        return self._assemblers[position.partition].pass_by(position.offset)
 
     def waiting(self, reached: dict[int, int]) -> dict[int, list[int]]:
         """For each partition the pieces below an offset that wait there for the rest of their message."""
@@ -86,18 +90,16 @@ class Intake(Assembly[Tensor]):
 
     @property
     def mould(self) -> Mould | None:
-        """What the last dense tensor has in common with others; none while a message is in pieces, for which all that
-        passes by matters.
-        """
-        return self._mould if all(assembler.idle for assembler in self._assemblers.values()) else None
+        """What the last dense tensor that was read has in common with others."""
+        return self._mould
 
     def _open(self, record: Record) -> Tensor | Chunk:
         if self._format.name != "native":
             return self._format.read(record.value, self._shape)
-        plain = Tensor.plain(record.value)
-        if plain is not None:
-            self._mould = Mould.of(record.value) if plain.shape == self._shape else self._mould
-            return plain
+        mould = Mould.of(record.value)
+        if mould is not None and record.value is not None:
+            self._mould = mould if mould.shape == self._shape else self._mould
+            return Tensor(mould.array(record.value), mould.axes)
         header, payload = unframe(record.value)
         return Chunk.read(header, payload) if header.get("kind") == "chunk" else _tensor(header, payload)
 
@@ -116,7 +118,7 @@ class Intake(Assembly[Tensor]):
 def is_plain(record: Record, mould: Mould) -> bool:
     """Whether a record is a tensor of this mould, with a key that goes with a code: there is no more to be known."""
     _, key, value, _, _ = record
-    same = value is not None and len(value) == mould.size and value.startswith(mould.head)
+    same = type(value) is bytes and len(value) == mould.size and value.startswith(mould.head)
     return same and (key is None or len(key) <= KEY)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from stream_ocpdl.stream.items import Item
+from stream_ocpdl.stream.items import Item, joined
 from stream_ocpdl.stream.messages import Record
 
 
@@ -25,8 +25,21 @@ class Lanes:
         self._items = 0
         """How many that wait are no plain records."""
 
-    def __iter__(self) -> Iterator[Item | Record]:
-        return (waits for lane in self._lanes for waits in lane)
+    def __bool__(self) -> bool:
+        return any(self._lanes)
+
+    def places(self) -> Iterator[Item]:
+        """The items that only keep their places; neighbours in a lane are one."""
+        for lane in self._lanes:
+            kept: Item | None = None
+            for waits in lane:
+                if isinstance(waits, Item) and waits.empty:
+                    kept = waits if kept is None else joined(kept, waits)
+                elif kept is not None:
+                    yield kept
+                    kept = None
+            if kept is not None:
+                yield kept
 
     def put(self, item: Item) -> None:
         """Let an item wait."""

@@ -111,6 +111,8 @@ class Pipeline:
         self._expected = dict(progress.resume)
         self._before = progress
         """Where an earlier life ended. What it had done with, or refused ahead of its turn, comes by again."""
+        self._ahead = progress.ahead
+        """What of that was done with ahead of its turn, and is still to come by."""
 
     @property
     def hungry(self) -> set[int]:
@@ -149,20 +151,26 @@ class Pipeline:
     def feed(self, records: Iterable[Record], now: float) -> None:
         """Decode records and let them wait for their minibatch."""
         before, expected, batcher, mould = self._before, self._expected, self._batcher, self._mould()
+        self._ahead = ahead = tuple(self._still_to_come_by(self._ahead)) if self._ahead else ()
         for record in records:
             partition, offset = record.position
             if offset < expected[partition]:
                 raise LineageError(f"partition {partition} delivered offset {offset} again: a fault of the client")
             expected[partition] = offset + 1
-            again = before.ahead and within(record.position, before.ahead)
             if offset < before.reached[partition]:
                 self._read_again(record, now)
-            elif again or mould is None or not is_plain(record, mould) or not isinstance(batcher, Batcher):
+            elif ahead and within(record.position, ahead):
                 item = self._intake.read(record, now)
-                batcher.add(_again(item, within(record.position, before.learned)) if again else item)
-                mould = self._mould()
+                batcher.add(_again(item, within(record.position, before.learned)))
+            elif mould is not None and is_plain(record, mould) and isinstance(batcher, Batcher):
+                given_up = self._intake.pass_by(record.position)
+                if not given_up:
+                    batcher.add_plain(record, now)
+                    continue
+                batcher.add(Item(record.position, now, Tensor.plain(record.value), (record,), given_up))
             else:
-                batcher.add_plain(record, now)
+                batcher.add(self._intake.read(record, now))
+            mould = self._mould()
 
     def _mould(self) -> Mould | None:
         """What makes a record a plain tensor now, if anything does."""

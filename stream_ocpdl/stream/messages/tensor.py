@@ -56,11 +56,7 @@ class Tensor:
     def plain(cls, value: Payload | None) -> Self | None:
         """The tensor, if it is dense and has no checksum. Such headers come again and again, and are known by heart."""
         mould = Mould.of(value)
-        if mould is None or value is None:
-            return None
-        if len(value) != mould.size:
-            return cls(dense(mould.dtype, mould.shape, memoryview(value)[mould.start :]), mould.axes)  # says why not
-        return cls(mould.array(value), mould.axes)
+        return None if mould is None or value is None else cls(mould.array(value), mould.axes)
 
     @classmethod
     def read(cls, header: dict[str, Any], payload: memoryview) -> Self:
@@ -192,7 +188,9 @@ class Mould(NamedTuple):
         return _mould(head) if head else None
 
     def array(self, value: Payload) -> BigArray:
-        """The numbers of a message with this beginning and of this size, in its memory."""
+        """The numbers of a message with this beginning, in its memory."""
+        if len(value) != self.size:
+            return dense(self.dtype, self.shape, memoryview(value)[self.start :])  # which says what is wrong
         return np.ndarray(self.shape, self.dtype, value, self.start)
 
 
