@@ -54,13 +54,14 @@ def stream_of(kinds):
         for k, kind in enumerate(line):
             X = random.random((4, 3))
             if kind == "pieces":
-                found[-1] += [chunk.to_bytes() for chunk in split(Tensor(X).to_bytes(), str(k), 60)]
+                found[-1] += [chunk.to_bytes() for chunk in split(Tensor(X).to_bytes(), str(k), 80)]
             else:
                 found[-1].append(KINDS[kind](X))
     return found
 
 
-LINE = st.lists(st.sampled_from(["plain"] * 20 + ["single"] * 6 + [*KINDS, "pieces"]), min_size=5, max_size=40)
+MOSTLY = st.sampled_from(["plain", "plain", "single", "named"])
+LINE = MOSTLY.flatmap(lambda kind: st.lists(st.sampled_from([kind] * 60 + [*KINDS, "pieces"]), min_size=5, max_size=40))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
