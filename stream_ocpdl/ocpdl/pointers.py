@@ -28,7 +28,7 @@ def addresses_in(values: Sequence[bytes], start: int) -> Indices:
     """Where, in each of these, the bytes from `start` on are; kept likewise.
 
     >>> value = bytes(100)
-    >>> addresses_in([value], 16)[0] == addresses([np.frombuffer(value, np.uint8)[16:]])[0]
+    >>> addresses_in([value], 16).tolist() == addresses([np.frombuffer(value, np.uint8)[16:]]).tolist()
     True
     """
     if not set(map(type, values)) <= {bytes}:
