@@ -232,9 +232,9 @@ class Batcher:
 
     def _line_up(self) -> None:
         """Move what waits in the lanes into the line: enough for a minibatch, and what follows it and is no tensor."""
-        lanes, enough = self._lanes, self._batching.rows == "any"
+        lanes, bounded = self._lanes, self._batching.rows == "any"
         while (found := lanes.next) is not None:
-            if enough and self._tensors >= self._batching.size and not _is_none(found):
+            if bounded and self._tensors >= self._batching.size and not _lacks_tensor(found):
                 return
             lanes.pop()
             self._join(found if isinstance(found, Item) else self._opened(found))
@@ -352,6 +352,6 @@ class Batcher:
         return self._lanes.turn if first is None else places_of(first)[0][0]
 
 
-def _is_none(waits: Item | Record) -> bool:
+def _lacks_tensor(waits: Item | Record) -> bool:
     """Whether something that waits is no tensor."""
     return isinstance(waits, Item) and waits.tensor is None
