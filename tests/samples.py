@@ -91,7 +91,14 @@ SAMPLES = {
         state="cd" * 32,
     ).to_bytes(),
     "journal-genesis": JournalRecord(
-        "genesis", GENESIS, resume={0: 0}, reached={0: 0}, input="t (id)", lineage="ef" * 32, fingerprint="01" * 8
+        "genesis",
+        GENESIS,
+        resume={0: 0},
+        reached={0: 0},
+        input="t (id)",
+        lineage="ef" * 32,
+        fingerprint="01" * 8,
+        checksum=0,
     ).to_bytes(),
     "checkpoint": Manifest(
         "weather", 42, 1344, 43, "ab" * 32, "t (id)", "ef" * 32, "01" * 8, 1000, "cd" * 32, Place(2, 17)
@@ -113,6 +120,7 @@ SAMPLES = {
         terms=Terms(0.5, 0.0, "power 0.76", None),
         control=3,
         request="6f1c2d",
+        checksum=0,
     ).to_bytes(),
     "journal-rollback": JournalRecord(
         "rollback",
@@ -128,6 +136,7 @@ SAMPLES = {
         control=4,
         request="6f1c2e",
         target=Target(0, 40, 41),
+        checksum=0,
     ).to_bytes(),
     "journal-epoch": JournalRecord(
         "epoch",
@@ -141,6 +150,7 @@ SAMPLES = {
         epoch=1,
         reason="numeric fingerprint",
         figures=(10.5, 0.25, 3.0, 1.5),
+        checksum=0,
     ).to_bytes(),
     "journal-warm": JournalRecord(
         "genesis",
@@ -153,6 +163,18 @@ SAMPLES = {
         terms=Terms(0.0, 0.0, "balanced", "auto"),
         reason="weather/0/0/42",
         loadings=ARRAY.tobytes(),
+        checksum=0,
+    ).to_bytes(),
+    "journal-xxh3": JournalRecord(
+        "step",
+        "ab" * 32,
+        t=42,
+        N=1344,
+        weight=0.25,
+        used=((0, 690, 705),),
+        resume={0: 706},
+        reached={0: 706},
+        xxh3=2**64 - 1,
     ).to_bytes(),
     "control": Request("6f1c2d", "reconfigure", {"sparsity": 0.5, "radius": None}).to_bytes(),
     "control-rollback": Request("6f1c2e", "rollback", t=40, epoch=0, present=1).to_bytes(),

@@ -1,7 +1,5 @@
 """Kernels against the oracle, compiled and not, in both precisions."""
 
-import threading
-
 import numba
 import numpy as np
 import pytest
@@ -204,20 +202,6 @@ def test_ranges_do_not_change_a_bit():
 
     for outcome in outcomes[1:]:
         assert all(np.array_equal(a, b) for a, b in zip(outcomes[0], outcome, strict=True))
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_call_beside_has_its_result(threads, monkeypatch):
-    """Or its error, when it is asked for; on one thread, and where it is small, it is made here."""
-    monkeypatch.setattr("stream_ocpdl.ocpdl.workers.WORTH_A_THREAD", 2)
-    with Workers(threads) as workers:
-        called = workers.beside(2, threading.get_ident)
-        small = workers.beside(1, threading.get_ident)
-        failed = workers.beside(2, int, "three")
-        assert (called() == threading.get_ident()) == (threads == 1)
-        assert small() == threading.get_ident()
-        with pytest.raises(ValueError, match="three"):
-            failed()
 
 
 # ── rows ───────────────────────────────────────────────────────────────────────────────────────────────────────

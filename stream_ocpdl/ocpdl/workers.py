@@ -7,12 +7,9 @@ be worth a thread is computed where it is.
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from stream_ocpdl.errors import ConfigError
-
-T = TypeVar("T")
 
 WORTH_A_THREAD = 2_000_000
 """Multiplications below which a second thread costs more than it brings (about 100 µs)."""
@@ -38,14 +35,6 @@ class Workers:
         kernel(*ranges[0], *args)
         for other in others:
             other.result()
-
-    def beside(self, cost: float, call: Callable[..., T], *args: Any) -> Callable[[], T]:
-        """Make a call that lets the interpreter go while others are made here, if its cost, as in `run`, is worth it;
-        what is returned has its result, or makes it.
-        """
-        if self._pool is None or cost < WORTH_A_THREAD:
-            return partial(call, *args)
-        return self._pool.submit(call, *args).result
 
     def close(self) -> None:
         """End the threads; from now on everything runs on the calling one."""

@@ -117,7 +117,7 @@ class Intake(Assembly[Tensor]):
 
 def is_plain(record: Record, mould: Mould) -> bool:
     """Whether a record is a tensor of this mould, with a key that goes with a code: there is no more to be known."""
-    _, key, value, _, _ = record
+    _, key, value, _, _, _ = record
     same = type(value) is bytes and len(value) == mould.size and value.startswith(mould.head)
     return same and (key is None or len(key) <= KEY)
 

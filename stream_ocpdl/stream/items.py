@@ -151,6 +151,6 @@ def refused_bytes(item: Item) -> int:
 
 def record_bytes(record: Record) -> int:
     """About the memory of a record."""
-    _, key, value, headers, _ = record
+    _, key, value, headers, _, _ = record
     size = OVERHEAD if value is None else OVERHEAD + len(value)
     return size + weight(record) if key or headers else size

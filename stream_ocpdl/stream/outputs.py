@@ -54,7 +54,7 @@ def _codes(plan: Plan, codes: Codes, rows: Sequence[Record]) -> list[Output]:
     """Codes as records, each with what it has of the tensor's."""
     common, found = _event(plan, "code", b"")[:-1], []
     values = codes.to_bytes([record.position for record in rows])
-    for (position, key, _, headers, timestamp), value in zip(rows, values, strict=True):
+    for (position, key, _, headers, timestamp, _), value in zip(rows, values, strict=True):
         event = (*common, ("ce_id", b"%d:%d" % position))
         if headers:
             event += _carried(headers)

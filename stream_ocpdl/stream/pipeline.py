@@ -37,7 +37,7 @@ from stream_ocpdl.stream.messages import (
     Refused,
     Run,
     Tensor,
-    checksum,
+    input_hash,
     link,
     runs,
 )
@@ -199,8 +199,6 @@ class Pipeline:
         begun = self._begun(origins)
         if begun is not None:
             before = replace(before, epoch=before.epoch + 1)
-        values = [record.value or b"" for record in used]
-        summed = self._workers.beside(sum(map(len, values)), checksum, *values)
         if batch is not None:
             state, step = self._advance(state, batch)
             step, senses = judged(self.problem, before, batch, step)
@@ -223,7 +221,7 @@ class Pipeline:
             draws=before.draws.after(origins, letters),
             product=before.product.after(origins, before.epoch),
         )
-        told = {"used": runs(record.position for record in used), "checksum": summed()}
+        told = {"used": runs(record.position for record in used), "xxh3": input_hash(used)}
         journal += [self._journal(record) for record in self._records(before, step, letters, told)]
         kinds, positions = tuple(r.error for r in letters), tuple(record.position for record in cut.rows.records)
         drawn = origins if any(origins) else ()

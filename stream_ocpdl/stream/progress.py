@@ -34,6 +34,7 @@ from stream_ocpdl.stream.messages import (
     Run,
     Terms,
     checksum,
+    input_hash,
     link,
 )
 from stream_ocpdl.stream.plan import Plan
@@ -139,13 +140,20 @@ def replay(
 def _learn_again(
     plan: Plan, progress: Progress, record: JournalRecord, used: Sequence[Record], workers: Workers
 ) -> tuple[State, Step, Senses, list[Origin | None]]:
-    if checksum(*(row.value or b"" for row in used)) != record.checksum:
+    if not _same(record, used):
         raise LineageError(f"the input of step {record.t} is not what it was when it was learned")
     problem = progress.problem(plan)
     rows = [row for _, row in intake_of(plan, ()).rows(used)]
     state, batch, _ = minibatch(plan, problem, progress.state, rows, workers)
     state, step = learn(problem, state, batch, workers)
     return state, *judged(problem, progress, batch, step), [row.origin for row in rows]
+
+
+def _same(record: JournalRecord, used: Sequence[Record]) -> bool:
+    """Whether this is the input that a step had."""
+    if record.xxh3 is not None:
+        return record.xxh3 == input_hash(used)
+    return record.checksum == checksum(*(row.value or b"" for row in used))
 
 
 def judged(problem: Problem, progress: Progress, batch: AnyBatch | Sums, step: Step) -> tuple[Step, Senses]:

@@ -21,7 +21,7 @@ from stream_ocpdl.stream.kafka.admin import partitions_of, topic_id
 from stream_ocpdl.stream.kafka.connection import Connection
 from stream_ocpdl.stream.kafka.refusing import denied
 from stream_ocpdl.stream.messages import Headers, Record
-from stream_ocpdl.stream.messages.records import new_position, new_record
+from stream_ocpdl.stream.messages.records import hashed, new_position, new_record
 from stream_ocpdl.stream.shards import named, owned
 
 log = logging.getLogger("stream_ocpdl.kafka")
@@ -124,8 +124,8 @@ def record_of(message: Message) -> Record:
     except (UnicodeError, SystemError, ctypes.ArgumentError):
         headers = ()
     position = new_position((message.partition(), message.offset()))  # type: ignore[arg-type]  # only errors have none
-    timestamp = message.timestamp()[1]
-    return new_record((position, message.key(), message.value(), headers, timestamp if timestamp > -1 else -1))
+    timestamp, value = max(message.timestamp()[1], -1), message.value()
+    return new_record((position, message.key(), value, headers, timestamp, hashed(value)))
 
 
 def _readable(headers: Any) -> Headers:

@@ -7,7 +7,16 @@ from stream_ocpdl.stream.messages.control import Request
 from stream_ocpdl.stream.messages.draft import Draft
 from stream_ocpdl.stream.messages.fields import MODES
 from stream_ocpdl.stream.messages.framing import FOREIGN, MAGIC, OWN, VERSION, Payload, brief, checksum, frame, unframe
-from stream_ocpdl.stream.messages.journal import ANSWERS, GENESIS, JournalRecord, Refused, Target, link, runs
+from stream_ocpdl.stream.messages.journal import (
+    ANSWERS,
+    GENESIS,
+    JournalRecord,
+    Refused,
+    Target,
+    input_hash,
+    link,
+    runs,
+)
 from stream_ocpdl.stream.messages.manifest import Manifest, Place
 from stream_ocpdl.stream.messages.partial import Partial
 from stream_ocpdl.stream.messages.records import Headers, Output, Position, Record, Run, Version
@@ -70,6 +79,7 @@ __all__ = [
     "brief",
     "checksum",
     "frame",
+    "input_hash",
     "link",
     "raw",
     "runs",

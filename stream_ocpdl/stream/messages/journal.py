@@ -12,15 +12,18 @@ another product of chains.
 """
 
 import hashlib
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, NamedTuple, Self
 
+import xxhash
+
 from stream_ocpdl.errors import DecodeError
 from stream_ocpdl.stream.messages.fields import COUNT, TEXT, Chains, Fields, pairs, written_chains
 from stream_ocpdl.stream.messages.framing import OWN, Payload, brief, frame, unframe
-from stream_ocpdl.stream.messages.records import Position, Run
+from stream_ocpdl.stream.messages.records import Position, Record, Run, hashed
 from stream_ocpdl.stream.messages.terms import Terms
 
 GENESIS = "0" * 64
@@ -76,8 +79,10 @@ class JournalRecord:
     """Records from `reached` on whose refusals were let go already."""
     cursor: int = 0
     """The partition whose turn is next, where batches are canonical."""
-    checksum: int = 0
-    """CRC-32 over the values of the used records, in order."""
+    xxh3: int | None = None
+    """Of a step: XXH3 over those of the values of the used records, in order."""
+    checksum: int | None = None
+    """CRC-32 over these values, where a journal was written before there was `xxh3`."""
     axes: tuple[str, ...] | None = None
     """The names of the modes, once the settings or a tensor have told them."""
     state: str | None = None
@@ -136,6 +141,7 @@ class JournalRecord:
             fields.nothing(payload)
         if event == "genesis" and header.get("previous") != GENESIS:
             raise DecodeError(f"previous is {brief(header.get('previous'))}, of a genesis it is 64 zeros")
+        told = "xxh3" in header or (event == "step" and "checksum" not in header)
         only_genesis = fields.text if event == "genesis" else lambda name: fields.optional(name, fields.text)
         return cls(
             event=event,
@@ -150,7 +156,8 @@ class JournalRecord:
             open=fields.runs("open"),
             ahead=fields.runs("ahead"),
             cursor=fields.count("cursor"),
-            checksum=fields.count("checksum", most=2**32 - 1),
+            xxh3=fields.count("xxh3", most=2**64 - 1) if told else None,
+            checksum=fields.optional("checksum", lambda name: fields.count(name, most=2**32 - 1)),
             axes=fields.optional("axes", fields.axes),
             state=fields.hash("state") if event == "rollback" else fields.optional("state", fields.hash),
             input=only_genesis("input"),
@@ -204,6 +211,17 @@ def _refused(fields: Fields) -> tuple[Refused, ...]:
 def link(value: bytes) -> str:
     """The hash of a record."""
     return hashlib.sha256(value).hexdigest()
+
+
+def input_hash(used: Iterable[Record]) -> int:
+    """XXH3 over the XXH3 of each value, eight bytes the first of which is the highest, one after the other.
+
+    >>> values = b"one", b"two"
+    >>> input_hash(Record(Position(0, k), None, value) for k, value in enumerate(values))
+    14301085150108475907
+    """
+    found = [hashed(record.value) if record.hash < 0 else record.hash for record in used]
+    return xxhash.xxh3_64_intdigest(struct.pack(f">{len(found)}Q", *found))
 
 
 def runs(positions: Iterable[Position]) -> tuple[Run, ...]:

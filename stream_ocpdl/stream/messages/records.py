@@ -5,6 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Self
 
+import xxhash
+
 from stream_ocpdl.errors import DecodeError
 
 _NUMBER = "(0|[1-9][0-9]{0,18})"
@@ -34,6 +36,8 @@ class Record(NamedTuple):
     headers: Headers = ()
     timestamp: int = -1
     """Milliseconds since 1970; −1 where it is not known."""
+    hash: int = -1
+    """`hashed` of the value; −1 where whoever read the record has not made it."""
 
 
 class Output(NamedTuple):
@@ -53,11 +57,19 @@ new_position: Callable[[tuple[int, int]], Position] = partial(tuple.__new__, Pos
 """A position of its two numbers. Like the two below it makes what the class makes, of a tuple that has every field and
 in half of the time: no function in Python is called. They are for what there is of every tensor."""
 
-new_record: Callable[[tuple[Position, bytes | None, bytes | None, Headers, int]], Record]
+new_record: Callable[[tuple[Position, bytes | None, bytes | None, Headers, int, int]], Record]
 new_record = partial(tuple.__new__, Record)
 
 new_output: Callable[[tuple[str, bytes | None, bytes, Headers, int, int]], Output]
 new_output = partial(tuple.__new__, Output)
+
+
+def hashed(value: bytes | None) -> int:
+    """XXH3 of a value, 64 bits; of none that of no bytes.
+
+    It is made where a record is read: beside the learning, and while the value is in the cache of the processor.
+    """
+    return xxhash.xxh3_64_intdigest(value or b"")
 
 
 class Version(NamedTuple):
