@@ -1,5 +1,6 @@
 """Plain tensors wait as the records they are, and nobody can tell from what comes out."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -132,7 +133,7 @@ def test_lanes_are_a_line_that_takes_turns(lengths, data):
     turn = data.draw(st.integers(0, len(lengths) - 1))
     lanes, slow = Lanes(range(len(lengths)), turn), []
     for p, count in enumerate(lengths):
-        lanes.lane(p).extend(record(p, k) for k in range(count))
+        assert lanes.extend([record(p, k) for k in range(count)])[p] == count
     left, at = list(lengths), turn
     while left[at]:
         slow.append(Position(at, lengths[at] - left[at]))
@@ -142,10 +143,30 @@ def test_lanes_are_a_line_that_takes_turns(lengths, data):
     assert lanes.reach() == (len(slow), at, any(left))
     size = data.draw(st.integers(0, len(slow)))
     assert [one.position for one in lanes.first(size)] == sorted(slow[:size])
-    assert lanes.drop(size) == dict(sorted(slow[:size]))
+    taken = Counter(p for p, _ in slow[:size])
+    assert lanes.drop(size) == [(p, taken[p], last) for p, last in sorted(dict(sorted(slow[:size])).items())]
     assert lanes.turn == (turn + size) % len(lengths)
     assert [lanes.pop().position for _ in range(len(slow) - size)] == slow[size:]
     assert lanes.turn == at
+
+
+def test_keys_and_headers_are_counted_and_let_go():
+    """What a plain tensor has beside its value pauses a partition, too; learned or refused, it is let go with it."""
+    value, long = Tensor(np.ones((4, 3))).to_bytes(), (("name", bytes(3_000_000)),)
+    records = [record(0, k, value, b"key")._replace(headers=long if k % 2 == 0 else ()) for k in range(16)]
+    batcher = Batcher(Batching(2), [0])
+    assert batcher.takes(Mould.of(value))
+    batcher.add_plain(records[:4], 0.0)
+    assert batcher.hungry == {0}
+    batcher.add_plain(records[4:], 0.0)
+    assert batcher.hungry == set()
+
+    batcher.take(batcher.complete(0.0))
+    batcher.refuse({Position(0, 3): ValueError("no")})
+    while (rows := batcher.complete(0.0)) is not None:
+        batcher.take(rows)
+    assert batcher.hungry == {0}
+    assert batcher._held == {0: len(value) + assembly.OVERHEAD + 3}  # one is left, with its key
 
 
 def test_what_waits_is_counted_and_let_go():
@@ -155,7 +176,7 @@ def test_what_waits_is_counted_and_let_go():
     assert batcher.takes(Mould.of(value))
     for partition in (0, 1):
         for k in range(6):
-            batcher.add_plain(record(partition, k, value), 0.0)
+            batcher.add_plain([record(partition, k, value)], 0.0)
             hungry.append(batcher.hungry)
     both, other, none = {0, 1}, {1}, set()
 
@@ -176,7 +197,7 @@ def test_whose_turn_it_is():
     batcher, found = Batcher(Batching(4), [0, 1]), []
     assert batcher.takes(Mould.of(value))
     for partition, offset in ((1, 0), (1, 1), (0, 0), (0, 1), (1, 2)):
-        batcher.add_plain(record(partition, offset, value), 0.0)
+        batcher.add_plain([record(partition, offset, value)], 0.0)
         rows = batcher.complete(0.0)
         if rows:
             batcher.take(rows)
@@ -223,7 +244,7 @@ def test_an_item_between_them_is_waited_for():
     for k in (0, 1, 3):
         if k == 3:
             batcher.add(Item(Position(0, 2), 0.0))
-        batcher.add_plain(record(0, k, value), 0.0)
+        batcher.add_plain([record(0, k, value)], 0.0)
 
     cut = batcher.take(batcher.complete(0.0))
     assert cut.reached == {0: 3}

@@ -103,6 +103,11 @@ class Assembler:
         self._closed: list[_Set] = []
         """Those that may still matter to somebody who reads again."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether a set is open."""
+        return bool(self._open)
+
     def put(self, record: Record, chunk: Chunk) -> Put:
         """Take a piece."""
         mine = self._open.get(chunk.id)

@@ -28,7 +28,7 @@ from operator import attrgetter
 from typing import Literal
 
 from stream_ocpdl.errors import ConfigError
-from stream_ocpdl.stream.assembly import Refusal
+from stream_ocpdl.stream.assembly import OVERHEAD, Refusal, weight
 from stream_ocpdl.stream.items import (
     Cut,
     Item,
@@ -39,15 +39,12 @@ from stream_ocpdl.stream.items import (
     held_by,
     joined,
     places_of,
-    record_bytes,
     refuse,
     refused_bytes,
 )
 from stream_ocpdl.stream.lanes import Lanes
 from stream_ocpdl.stream.messages import Mould, Position, Record, Tensor
 from stream_ocpdl.stream.refusals import merged
-
-_partition = attrgetter("position.partition")
 
 PLENTY = 8_000_000
 """Bytes of a partition that may wait for their minibatch before no more of it is read; or its share of two minibatches,
@@ -117,6 +114,8 @@ class Batcher:
         self._lanes = Lanes(self._partitions, turn)
         self._mould: Mould | None = None
         """What all plain tensors have in common that wait."""
+        self._usual = 0
+        """About the memory of each, if it has neither key nor headers."""
         self._arrived = 0.0
         """When the last of them came; what is refused of them waits from then on."""
         self._line: deque[Item] = deque()
@@ -147,17 +146,19 @@ class Batcher:
         if mould is None or not self._in_turn or self._batching.rows != "any":
             return False
         if self._mould is None or (mould.head != self._mould.head and self._lanes.without_plain):
-            self._mould = mould
+            self._mould, self._usual = mould, OVERHEAD + mould.size
         return mould.head == self._mould.head
 
-    def add_plain(self, record: Record, now: float) -> None:
-        """The same for a plain tensor of the mould that it takes."""
-        partition, size = record[0][0], record_bytes(record)
-        self._held[partition] += size
+    def add_plain(self, records: Sequence[Record], now: float) -> None:
+        """The same for plain tensors of the mould that it takes."""
         self._arrived = now
-        if size > self._largest:
-            self._largest = size
-        self._lanes.lane(partition).append(record)
+        held, usual = self._held, self._usual
+        for partition, count in self._lanes.extend(records).items():
+            held[partition] += count * usual
+            self._largest = max(self._largest, usual)
+        for partition, more in _weights(records):
+            held[partition] += more
+            self._largest = max(self._largest, usual + more)
 
     def complete(self, now: float) -> list[Item] | Sheet | None:
         """The rows of the minibatch that is complete at this time, in order; if none, refused records alone leave."""
@@ -244,9 +245,12 @@ class Batcher:
 
     def _take_plain(self, sheet: Sheet) -> Cut:
         """Close a minibatch that is a piece of each lane."""
-        for partition, size in zip(map(_partition, sheet.records), map(record_bytes, sheet.records), strict=True):
-            self._held[partition] -= size
-        reached = {partition: last + 1 for partition, last in self._lanes.drop(len(sheet.records)).items()}
+        held, reached = self._held, dict[int, int]()
+        for partition, count, last in self._lanes.drop(len(sheet.records)):
+            held[partition] -= count * self._usual
+            reached[partition] = last + 1
+        for partition, more in _weights(sheet.records):
+            held[partition] -= more
         return Cut(Rows.of(sheet), (), reached, (), self._lanes.turn, (len(sheet.records),))
 
     def _rows(self) -> list[Item]:
@@ -350,6 +354,11 @@ class Batcher:
         """The partition whose record comes next: where a Batcher that continues from here begins."""
         first = next((item for item in self._line if not item.late), None)
         return self._lanes.turn if first is None else places_of(first)[0][0]
+
+
+def _weights(records: Sequence[Record]) -> list[tuple[int, int]]:
+    """Partition and bytes beside the value of those records that have some."""
+    return [(record.position.partition, weight(record)) for record in records if record[1] or record[3]]
 
 
 def _lacks_tensor(waits: Item | Record) -> bool:

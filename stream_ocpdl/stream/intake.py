@@ -46,6 +46,11 @@ class Assembly(Generic[T]):
         except DataError as error:
             return Item(record.position, now, refused=(*others, *(Refusal.of(part, error) for part in parts)))
 
+    @property
+    def waits(self) -> bool:
+        """Whether pieces wait for the rest of their message."""
+        return any(assembler.waits for assembler in self._assemblers.values())
+
     def pass_by(self, position: Position) -> tuple[Refusal, ...]:
         """What is refused because a plain record comes, which is not read: pieces that waited for too long."""
         return self._assemblers[position.partition].pass_by(position.offset)

@@ -5,7 +5,7 @@ nothing else waits, a minibatch is a piece of every lane, and no record of it is
 follow each other, `first` shows them. Anything else waits as an `Item`, and then all is taken one by one.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -46,9 +46,12 @@ class Lanes:
         self._items += 1
         self._by_partition[item.position.partition].append(item)
 
-    def lane(self, partition: int) -> deque[Item | Record]:
-        """Where plain tensors of a partition wait: they may be added there as they are."""
-        return self._by_partition[partition]
+    def extend(self, records: Sequence[Record]) -> Counter[int]:
+        """Let plain tensors wait; how many there are of each partition."""
+        lanes = self._by_partition
+        for record in records:
+            lanes[record[0][0]].append(record)
+        return Counter([record[0][0] for record in records])
 
     @property
     def plain(self) -> bool:
@@ -91,16 +94,17 @@ class Lanes:
             found += islice(lane, share)
         return found
 
-    def drop(self, size: int) -> dict[int, int]:
-        """Let those go; for each partition of which there were some the offset of the last."""
-        last: dict[int, int] = {}
+    def drop(self, size: int) -> list[tuple[int, int, int]]:
+        """Let those go; for each partition of which there were some how many, and the offset of the last."""
+        gone: list[tuple[int, int, int]] = []
         for lane, share in zip(self._lanes, self._shares(size), strict=True):
             if share > 0:
-                last.update([lane[share - 1].position])
+                partition, last = lane[share - 1].position
+                gone.append((partition, share, last))
                 for _ in range(share):
                     lane.popleft()
         self._turn = (self._turn + size) % len(self._lanes)
-        return last
+        return gone
 
     def _shares(self, size: int) -> list[int]:
         """How many of the next so many are of each lane."""

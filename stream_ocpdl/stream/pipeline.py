@@ -6,8 +6,10 @@ A `Progress` is all that decides what comes next: the state, the last link of th
 Live steps and replayed ones go through the same `learn`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from stream_ocpdl.errors import DataError, LineageError, NumericError, OcpdlError
@@ -49,6 +51,8 @@ from stream_ocpdl.stream.refusals import Tally
 from stream_ocpdl.stream.rounds import RoundBatcher
 from stream_ocpdl.stream.terms import terms_of
 from stream_ocpdl.stream.warm import Warm, to_bytes
+
+_position: Callable[[Record], Position] = itemgetter(0)
 
 REFUSALS = 1000
 """The most in one record of the journal."""
@@ -148,29 +152,52 @@ class Pipeline:
         now = self.progress
         return self._journal(_record(now, now.link, event, state=now.state.digest(), **more))
 
-    def feed(self, records: Iterable[Record], now: float) -> None:
+    def feed(self, records: Sequence[Record], now: float) -> None:
         """Decode records and let them wait for their minibatch."""
-        before, expected, batcher, mould = self._before, self._expected, self._batcher, self._mould()
-        self._ahead = ahead = tuple(self._still_to_come_by(self._ahead)) if self._ahead else ()
-        for record in records:
-            partition, offset = record.position
-            if offset < expected[partition]:
-                raise LineageError(f"partition {partition} delivered offset {offset} again: a fault of the client")
-            expected[partition] = offset + 1
-            if offset < before.reached[partition]:
-                self._read_again(record, now)
-            elif ahead and within(record.position, ahead):
-                item = self._intake.read(record, now)
-                batcher.add(_again(item, within(record.position, before.learned)))
-            elif mould is not None and is_plain(record, mould) and isinstance(batcher, Batcher):
-                given_up = self._intake.pass_by(record.position)
-                if not given_up:
-                    batcher.add_plain(record, now)
-                    continue
-                batcher.add(Item(record.position, now, Tensor.plain(record.value), (record,), given_up))
-            else:
-                batcher.add(self._intake.read(record, now))
+        self._ahead = tuple(self._still_to_come_by(self._ahead)) if self._ahead else ()
+        at = 0
+        while at < len(records):
             mould = self._mould()
+            if mould is not None and (count := self._plain(records, at, mould, now)):
+                at += count
+            else:
+                self._feed_one(records[at], mould, now)
+                at += 1
+
+    def _plain(self, records: Sequence[Record], at: int, mould: Mould, now: float) -> int:
+        """Let the records from this one on that are plain tensors wait as they are, up to the first that is none; how
+        many these are. While pieces are open that may have waited for too long, each record is looked at.
+        """
+        if self._ahead or self._intake.waits or not isinstance(self._batcher, Batcher):
+            return 0
+        expected, reached, end = self._expected, self._before.reached, at
+        for record in islice(records, at, None):
+            partition, offset = record[0]
+            if offset < expected[partition] or offset < reached[partition] or not is_plain(record, mould):
+                break
+            expected[partition] = offset + 1
+            end += 1
+        self._batcher.add_plain(records[at:end], now)
+        return end - at
+
+    def _feed_one(self, record: Record, mould: Mould | None, now: float) -> None:
+        before, batcher, (partition, offset) = self._before, self._batcher, record.position
+        if offset < self._expected[partition]:
+            raise LineageError(f"partition {partition} delivered offset {offset} again: a fault of the client")
+        self._expected[partition] = offset + 1
+        if offset < before.reached[partition]:
+            self._read_again(record, now)
+        elif self._ahead and within(record.position, self._ahead):
+            item = self._intake.read(record, now)
+            batcher.add(_again(item, within(record.position, before.learned)))
+        elif mould is not None and is_plain(record, mould) and isinstance(batcher, Batcher):
+            given_up = self._intake.pass_by(record.position)
+            if not given_up:
+                batcher.add_plain([record], now)
+            else:
+                batcher.add(Item(record.position, now, Tensor.plain(record.value), (record,), given_up))
+        else:
+            batcher.add(self._intake.read(record, now))
 
     def _mould(self) -> Mould | None:
         """What makes a record a plain tensor now, if anything does."""
@@ -221,9 +248,9 @@ class Pipeline:
             draws=before.draws.after(origins, letters),
             product=before.product.after(origins, before.epoch),
         )
-        told = {"used": runs(record.position for record in used), "xxh3": input_hash(used)}
+        told = {"used": runs(map(_position, used)), "xxh3": input_hash(used)}
         journal += [self._journal(record) for record in self._records(before, step, letters, told)]
-        kinds, positions = tuple(r.error for r in letters), tuple(record.position for record in cut.rows.records)
+        kinds, positions = tuple(r.error for r in letters), tuple(map(_position, cut.rows.records))
         drawn = origins if any(origins) else ()
         energies = None if batch is None or isinstance(batch, Sums) else batch.energies
         outputs = (*self._results(cut, step), *journal)

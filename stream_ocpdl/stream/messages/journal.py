@@ -231,9 +231,11 @@ def runs(positions: Iterable[Position]) -> tuple[Run, ...]:
     ((0, 4, 5), (1, 9, 9), (0, 7, 7))
     """
     found: list[Run] = []
+    where = first = next_ = -1
     for partition, offset in positions:
-        if found and found[-1][0] == partition and found[-1][2] + 1 == offset:
-            found[-1] = (partition, found[-1][1], offset)
-        else:
-            found.append((partition, offset, offset))
-    return tuple(found)
+        if offset != next_ or partition != where:
+            if where >= 0:
+                found.append((where, first, next_ - 1))
+            where, first = partition, offset
+        next_ = offset + 1
+    return (*found, (where, first, next_ - 1)) if where >= 0 else ()
