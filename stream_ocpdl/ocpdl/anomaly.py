@@ -14,12 +14,11 @@ change of structure, which mostly shows in the norms as well.
 
 After a change all begins anew. Everything follows from the steps alone: a replay finds the same bits.
 
-Numbers are Python's: a minibatch has few tensors, and for so few a call of NumPy takes longer than what it does.
+Tensors are scored and ranked in one call (`compare`). What becomes of a step are few numbers, and these are Python's: a
+call of NumPy would take longer than what it does.
 """
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import repeat
 from math import isfinite, sqrt
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -27,6 +26,7 @@ import numpy as np
 
 from stream_ocpdl.errors import StateError
 from stream_ocpdl.ocpdl.arrays import Array
+from stream_ocpdl.ocpdl.compiled import exact
 
 WINDOW, LEAST, RENEWED = 256, 64, 16
 """Tensors in the window; how many it takes to judge; and after how many steps, with one of each, it is renewed."""
@@ -77,6 +77,9 @@ class Judgement(NamedTuple):
 
 Score: TypeAlias = tuple[float, float, float]
 """The squares of relative residual, norm and residual."""
+
+NOTHING: Array = np.empty((3, 0))
+"""No scores."""
 
 
 class Spread(NamedTuple):
@@ -131,9 +134,8 @@ class Senses(NamedTuple):
     """The scores of earlier tensors, in their order."""
     news: tuple[Score, ...] = ()
     """Those that come into it next."""
-    ordered: tuple[list[float], ...] = ()
-    """Those of the window by size, and whether any are equal: both follow from it."""
-    ties: bool = False
+    ordered: Array = NOTHING
+    """Those of the window by size (3, n)."""
 
     def to_bytes(self) -> bytes:
         """All but what follows from the rest, as little-endian floats; nothing of senses that have seen nothing."""
@@ -165,8 +167,7 @@ class Senses(NamedTuple):
 
     def in_order(self) -> "Senses":
         """With the window by size, too."""
-        ordered = tuple(sorted(row) for row in zip(*self.window, strict=True))
-        return self._replace(ordered=ordered, ties=any(len(set(row)) < len(row) for row in ordered))
+        return self._replace(ordered=np.sort(np.array(self.window).T, axis=1) if self.window else NOTHING)
 
     def noting(self, score: Score) -> "Senses":
         """After one more step, of which this tensor goes into the window."""
@@ -194,34 +195,60 @@ def judge(
         losses = losses - sparsity * np.abs(H).sum(axis=1)
     if ridge > 0.0:
         losses = losses - ridge * np.square(H).sum(axis=1)
-    norms, b = energies.tolist(), len(losses)
-    relative = [
-        (x / e if x < CEILING * e else CEILING) if x > FLOOR * e else FLOOR
-        for x, e in zip(losses.tolist(), norms, strict=True)
-    ]
-    residuals = list(map(sqrt, relative))
-    k = senses.steps % b  # not always the same: rows are sorted, and partitions may differ
-    noted = (relative[k], norms[k], relative[k] * norms[k])
+    b = len(losses)
+    k, out = senses.steps % b, np.empty((3, b))  # not always the same row: they are sorted, and partitions may differ
+    square, sums = compare(losses, energies, senses.ordered, k, out)
+    residuals, by_residual, by_norm = out.tolist()
+    norm = float(energies[k])
+    noted = (square, norm, square * norm)
     if len(senses.window) < LEAST:
         return Judgement(residuals), senses.noting(noted)
-    by_residual, by_norm = ranks(senses, 0, relative), ranks(senses, 1, norms)
     size = sqrt(12.0 * min(b, ENOUGH)) / b  # a uniform number has the variance 1/12
-    worse, norm = (size * (sum(places) - 0.5 * b) for places in (by_residual, by_norm))
+    worse, norm, absolute = (size * (total - 0.5 * b) for total in sums)
     if worse > 0.0:
-        absolute = [x * e for x, e in zip(relative, norms, strict=True)]
-        worse = min(worse, size * (sum(ranks(senses, 2, absolute)) - 0.5 * b))
+        worse = min(worse, absolute)
     change, evidence, senses = look(senses, worse, norm)
     after = Senses(senses.epoch) if change else senses.noting(noted)
     return Judgement(residuals, list(zip(by_residual, by_norm, strict=True)), change, evidence), after
 
 
-def ranks(senses: Senses, row: int, scores: list[float]) -> list[float]:
-    """(smaller + ½ equal + ½)/(n + 1) of each score among those of the window."""
-    ordered = senses.ordered[row]
-    each = 1.0 / (len(ordered) + 1)
-    if senses.ties:
-        return [(bisect_left(ordered, x) + bisect_right(ordered, x) + 1) * 0.5 * each for x in scores]
-    return [(smaller + 0.5) * each for smaller in map(bisect_left, repeat(ordered), scores)]
+@exact
+def compare(
+    losses: Array, energies: Array, ordered: Array, k: int, out: Array
+) -> tuple[float, tuple[float, float, float]]:
+    """‖X − X̂‖/‖X‖ of each tensor, its rank by that and by its norm → out (3, b); the square of the first of tensor k;
+    and the sums of the ranks, also of those by ‖X − X̂‖.
+    """
+    noted = by_residual = by_norm = absolute = 0.0
+    for j in range(losses.size):
+        x, e = losses[j], energies[j]
+        relative = FLOOR
+        if x > FLOOR * e:
+            relative = x / e if x < CEILING * e else CEILING
+        if j == k:
+            noted = relative
+        out[0, j] = sqrt(relative)
+        out[1, j] = rank(ordered[0], relative)
+        out[2, j] = rank(ordered[1], e)
+        by_residual += out[1, j]
+        by_norm += out[2, j]
+        absolute += rank(ordered[2], relative * e)
+    return noted, (by_residual, by_norm, absolute)
+
+
+@exact
+def rank(ordered: Array, score: float) -> float:
+    """(smaller + ½ equal + ½)/(n + 1) of a score among others."""
+    low, high = 0, ordered.size
+    while low < high:
+        middle = (low + high) // 2
+        if ordered[middle] < score:
+            low = middle + 1
+        else:
+            high = middle
+    while high < ordered.size and ordered[high] == score:
+        high += 1
+    return (low + high + 1) * 0.5 * (1.0 / (ordered.size + 1))
 
 
 def look(senses: Senses, worse: float, norm: float) -> tuple[Change | None, tuple[float, float], Senses]:

@@ -26,6 +26,7 @@ from stream_ocpdl.ocpdl.aggregates import (
     correlate,
     gram_of_atoms,
 )
+from stream_ocpdl.ocpdl.anomaly import Senses, judge
 from stream_ocpdl.ocpdl.arrays import Array, Sparse
 from stream_ocpdl.ocpdl.batch import NONE, Batch, Packed
 from stream_ocpdl.ocpdl.batch import read_batch as read_whole
@@ -184,7 +185,8 @@ def warm_up(problem: Problem, workers: Workers = SERIAL) -> None:
     few = [Sparse(problem.shape, NONE, np.empty(0))] * problem.batch_size
     for _ in range(2):
         X = random.random((min(problem.batch_size, most), *problem.shape), np.float32)
-        learner.step(collect(problem, list(X), workers)[0])
+        step = learner.step(collect(problem, list(X), workers)[0])
+        judge(Senses(), step.coding.losses, step.coding.H, step.coding.losses)
         for dtype in (np.dtype(np.float64), X.dtype):
             collect(problem, Packed([X[0].astype(dtype).tobytes()], 0, problem.shape, dtype), workers)
         if are_few(few, problem):
