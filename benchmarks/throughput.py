@@ -6,11 +6,12 @@
   its last record, over the time between these records.
 - `bare`: a loop that does what no service can do without: consume the same records, for each write one of the size of
   its code, and commit these with the positions in a transaction as often as the service does. From its first commit
-  to its last. Its client has the settings of the service's.
+  to its last. Its client has the settings of the service's, but for fetches, which are as large as they come (1 MB).
 - `learner`: the same minibatches, gathered and learned in memory.
-- `wide`: the bare loop once more, with fetches four times as large: what the broker can give.
+- `wide`: the bare loop once more, with fetches of the service's size.
 
-`ratio` is service over the smaller of bare and learner: the medians of all turns, in one run. The broker is compiled in
+`ratio` is service over the smaller of bare and learner, `to_wide` over that of wide and learner: the medians of all
+turns, in one run. The broker is compiled in
 full, as brokers are that run for long (those of the tests start sooner), and a turn that does not count goes first.
 
 **Latency.** A producer writes at half the rate that the service reached; a consumer reads committed codes. A code has
@@ -53,7 +54,7 @@ RATIOS = {"ratio": "higher"}
 RANK, BATCH, INTERVAL = 10, 32, 50
 PARTITIONS = 2
 NOTHING: Mapping[str, Any] = {}
-WIDE = {"fetch.message.max.bytes": 4 << 20}
+NARROW = {"fetch.message.max.bytes": 1 << 20}
 COLUMNS = {
     "size": "",
     "tensors": "",
@@ -62,6 +63,7 @@ COLUMNS = {
     "wide": ",.0f",
     "learner": ",.0f",
     "ratio": ".2f",
+    "to_wide": ".2f",
     "MB_s": ".0f",
     "p50_ms": ".0f",
     "p99_ms": ".0f",
@@ -121,15 +123,18 @@ def measure(servers: str, size: Size, turns: int) -> Row:
     connection = Connection(servers)
     with filled(connection, size) as topic:
         rates: dict[str, list[float]] = {"service": [], "bare": [], "wide": [], "learner": []}
-        bare(connection, topic, size)
+        bare(connection, topic, size, NARROW)
         for _ in range(turns):
-            rates["bare"].append(bare(connection, topic, size))
-            rates["wide"].append(bare(connection, topic, size, WIDE))
+            rates["bare"].append(bare(connection, topic, size, NARROW))
+            rates["wide"].append(bare(connection, topic, size))
             rates["service"].append(service(connection, topic, size))
             rates["learner"].append(learner(size))
     found = {name: float(np.median(values)) for name, values in rates.items()}
-    least = min(found["bare"], found["learner"])
-    row = {"size": size.name, "tensors": size.tensors, **found, "ratio": found["service"] / least}
+    ratios = {
+        name: found["service"] / min(found[other], found["learner"])
+        for name, other in (("ratio", "bare"), ("to_wide", "wide"))
+    }
+    row = {"size": size.name, "tensors": size.tensors, **found, **ratios}
     row["MB_s"] = found["service"] * 8e-6 * prod(size.shape)
     return row | latency(connection, size, found["service"] / 2)
 

@@ -24,6 +24,9 @@ log = logging.getLogger("stream_ocpdl.kafka")
 LARGEST = 64_000_000
 """Bytes of a record, at most: the records of the journal are not cut into pieces."""
 
+FETCH = 4 << 20
+"""Bytes of a partition in one answer of a broker. librdkafka asks for one megabyte, which few tensors fill."""
+
 SESSION_MS = 10_000
 """How long a member may be silent before the group takes its shards away."""
 
@@ -65,7 +68,7 @@ class Connection:
 
     def consumer(self, **settings: Any) -> Consumer:
         """A consumer that commits nothing by itself and never resets an offset by itself."""
-        defaults = {"fetch.queue.backoff.ms": 5, "queued.max.messages.kbytes": 65536}
+        defaults = {"fetch.queue.backoff.ms": 5, "queued.max.messages.kbytes": 65536, "fetch.message.max.bytes": FETCH}
         rules = {
             "group.id": self.group,
             "enable.auto.commit": False,
