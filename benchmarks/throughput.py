@@ -1,6 +1,6 @@
 """How fast the service is on Apache Kafka, against what bounds it; and how long a tensor waits for its code.
 
-**Throughput.** A topic is filled with tensors of 10 KB, 100 KB and 1 MB. From it three contenders drink in turns:
+**Throughput.** A topic is filled with tensors of 10 KB, 100 KB and 1 MB. From it four contenders drink in turns:
 
 - `service`: `stream-ocpdl run`, a process of its own. What counts is the journal: tensors learned between its first and
   its last record, over the time between these records.
@@ -49,7 +49,7 @@ from stream_ocpdl.stream.topics import Topics
 from tests.broker.cluster import Broker, Cluster, from_docker, from_environment, obtain
 
 KEYS = ("size",)
-RATIOS = {"ratio": "higher"}
+RATIOS = {"ratio": "higher", "to_wide": "higher"}
 
 RANK, BATCH, INTERVAL = 10, 32, 50
 PARTITIONS = 2

@@ -14,6 +14,7 @@ from stream_ocpdl.errors import StateError
 from stream_ocpdl.observe.board import Shard
 from stream_ocpdl.ocpdl import anomaly
 from stream_ocpdl.ocpdl.anomaly import HEAD, LEAST, LIMIT, RENEWED, WARM, WINDOW, Senses, judge
+from stream_ocpdl.ocpdl.learner import warm_up
 from stream_ocpdl.ocpdl.synthetic import chain, truth
 from stream_ocpdl.stream.batching import Batching
 from stream_ocpdl.stream.messages import Request, Tensor
@@ -171,6 +172,22 @@ def test_a_score_that_one_in_the_window_has_is_in_its_middle():
 
     assert len(set(relative[:LEAST, 0])) == LEAST == len(senses.window)
     assert judgement.quantiles[0][0] == pytest.approx(11 / (LEAST + 1), rel=1e-12)
+
+
+def test_judging_is_compiled_with_the_rest():
+    """What `warm_up` has compiled is all that a long stream needs, whatever is known of earlier tensors."""
+    warm_up(Problem(shape=(4, 3), rank=2, batch_size=5))
+    before = list(anomaly.compare.signatures)
+    _, senses = watched(*scores(0, LEAST + 2 * RENEWED, 5, 0))
+    watched(*scores(1, 3, 5, 0), Senses.from_bytes(senses.to_bytes()))
+
+    assert list(anomaly.compare.signatures) == before
+
+
+def test_losses_and_energies_are_of_the_same_tensors():
+    """A kernel would read beyond the end."""
+    with pytest.raises(ValueError, match="3 losses and 2 energies"):
+        judge(Senses(), np.ones(3), np.ones((3, 1)), np.ones(2))
 
 
 def test_zeros_and_equal_tensors_are_judged():

@@ -133,7 +133,7 @@ def test_lanes_are_a_line_that_takes_turns(lengths, data):
     turn = data.draw(st.integers(0, len(lengths) - 1))
     lanes, slow = Lanes(range(len(lengths)), turn), []
     for p, count in enumerate(lengths):
-        assert lanes.extend([record(p, k) for k in range(count)])[p] == count
+        lanes.extend([record(p, k) for k in range(count)])
     left, at = list(lengths), turn
     while left[at]:
         slow.append(Position(at, lengths[at] - left[at]))
@@ -296,6 +296,46 @@ def test_only_bytes_have_addresses():
     assert not is_plain(record(0, 0, bytearray(value)), Mould.of(value))
     with pytest.raises(TypeError, match="only of bytes"):
         addresses_in([value, bytearray(value)], 16)
+
+
+def test_one_that_is_not_plain_makes_the_others_no_younger():
+    """A tensor that is refused when one of another kind comes has waited since it came."""
+    values = stream_of([["plain"] * 8 + ["nan", "sparse"]])[0]
+    pipeline = Pipeline(plan(), beginning(plan(), {0: 0}), "input")
+    pipeline.feed([record(0, k, value) for k, value in enumerate(values[:5])], 0.0)
+    assert pipeline.step(0.0).step is not None
+    pipeline.feed([record(0, k + 5, value) for k, value in enumerate(values[5:9])], 0.0)
+    pipeline.feed([record(0, 9, values[9])], 5.0)
+
+    assert pipeline.step(5.0).refused == ("DataError",)
+
+
+def test_pieces_of_one_partition_are_no_matter_of_another():
+    """While a message in pieces is open, plain tensors of other partitions still wait as they are."""
+    pieces = [chunk.to_bytes() for chunk in split(Tensor(np.ones((4, 3))).to_bytes(), "id", 80)]
+    values = stream_of([["plain"] * 7])[0]
+    pipeline = Pipeline(plan(), beginning(plan(), {0: 0, 1: 0}), "input")
+    with pytest.MonkeyPatch.context() as patch:
+        runs = []
+        patch.setattr(Batcher, "add_plain", lambda self, records, now: runs.append([one.position for one in records]))
+        pipeline.feed([record(0, 0, values[0]), record(0, 1, pieces[0])], 0.0)
+        pipeline.feed([record(1, k, values[k]) for k in range(5)], 0.0)
+        pipeline.feed([record(0, 2, values[5]), record(0, 3, pieces[1]), record(0, 4, values[6])], 0.0)
+
+    assert [len(run) for run in runs] == [5, 1, 1]
+    assert runs[1:] == [[(0, 2)], [(0, 4)]]
+
+
+def test_a_feed_takes_time_in_proportion(monkeypatch):
+    """Runs of one, each between two that are not plain: how often records are looked at grows with their number."""
+    looked = []
+    monkeypatch.setattr("stream_ocpdl.stream.pipeline.is_plain", lambda *args: looked.append(1) or is_plain(*args))
+    for count in (50, 500):
+        looked.clear()
+        values = stream_of([["plain", "checked"] * count])[0]
+        pipeline = Pipeline(plan(), beginning(plan(), {0: 0}), "input")
+        pipeline.feed([record(0, k, value) for k, value in enumerate(values)], 0.0)
+        assert len(looked) <= 5 * count
 
 
 def test_small_problems_are_warm():

@@ -167,7 +167,7 @@ class Senses(NamedTuple):
 
     def in_order(self) -> "Senses":
         """With the window by size, too."""
-        return self._replace(ordered=np.sort(np.array(self.window).T, axis=1) if self.window else NOTHING)
+        return self._replace(ordered=np.sort(np.ascontiguousarray(np.array(self.window).T)) if self.window else NOTHING)
 
     def noting(self, score: Score) -> "Senses":
         """After one more step, of which this tensor goes into the window."""
@@ -196,6 +196,8 @@ def judge(
     if ridge > 0.0:
         losses = losses - ridge * np.square(H).sum(axis=1)
     b = len(losses)
+    if len(energies) != b:
+        raise ValueError(f"{b} losses and {len(energies)} energies")
     k, out = senses.steps % b, np.empty((3, b))  # not always the same row: they are sorted, and partitions may differ
     square, sums = compare(losses, energies, senses.ordered, k, out)
     residuals, by_residual, by_norm = out.tolist()

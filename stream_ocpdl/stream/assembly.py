@@ -207,7 +207,7 @@ def whole(records: Iterable[Record]) -> Iterator[Record]:
             log.warning("%s at %s", refusal.reason, refusal.record.position)
         assembler.waiting(record.position.offset + 1)
         if put.whole is not None:
-            yield record._replace(value=put.whole)
+            yield record._replace(value=put.whole, hash=-1)
 
 
 def piece_of(value: bytes | None) -> Chunk | None:

@@ -153,9 +153,10 @@ class Batcher:
         """The same for plain tensors of the mould that it takes."""
         self._arrived = now
         held, usual = self._held, self._usual
-        for partition, count in self._lanes.extend(records).items():
-            held[partition] += count * usual
-            self._largest = max(self._largest, usual)
+        self._lanes.extend(records)
+        for record in records:
+            held[record[0][0]] += usual
+        self._largest = max(self._largest, usual)
         for partition, more in _weights(records):
             held[partition] += more
             self._largest = max(self._largest, usual + more)

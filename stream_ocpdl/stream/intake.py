@@ -28,9 +28,16 @@ class Assembly(Generic[T]):
     def __init__(self, limit: int, partitions: Iterable[int]) -> None:
         """`limit` is the most bytes of a message."""
         self._assemblers = {p: Assembler(limit) for p in partitions}
+        self.open: set[int] = set()
+        """The partitions of which pieces wait for the rest of their message."""
 
     def read(self, record: Record, now: float) -> Item:
         """What the next record of a partition brings."""
+        item = self._read(record, now)
+        self._look(record.position.partition)
+        return item
+
+    def _read(self, record: Record, now: float) -> Item:
         assembler = self._assemblers[record.position.partition]
         parts: tuple[Record, ...] = (record,)
         others = assembler.pass_by(record.position.offset)
@@ -46,14 +53,15 @@ class Assembly(Generic[T]):
         except DataError as error:
             return Item(record.position, now, refused=(*others, *(Refusal.of(part, error) for part in parts)))
 
-    @property
-    def waits(self) -> bool:
-        """Whether pieces wait for the rest of their message."""
-        return any(assembler.waits for assembler in self._assemblers.values())
-
     def pass_by(self, position: Position) -> tuple[Refusal, ...]:
         """What is refused because a plain record comes, which is not read: pieces that waited for too long."""
-        return self._assemblers[position.partition].pass_by(position.offset)
+        given_up = self._assemblers[position.partition].pass_by(position.offset)
+        self._look(position.partition)
+        return given_up
+
+    def _look(self, partition: int) -> None:
+        """Note whether pieces wait for the rest of their message."""
+        (self.open.add if self._assemblers[partition].waits else self.open.discard)(partition)
 
     def waiting(self, reached: dict[int, int]) -> dict[int, list[int]]:
         """For each partition the pieces below an offset that wait there for the rest of their message."""

@@ -5,7 +5,7 @@ nothing else waits, a minibatch is a piece of every lane, and no record of it is
 follow each other, `first` shows them. Anything else waits as an `Item`, and then all is taken one by one.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -46,12 +46,11 @@ class Lanes:
         self._items += 1
         self._by_partition[item.position.partition].append(item)
 
-    def extend(self, records: Sequence[Record]) -> Counter[int]:
-        """Let plain tensors wait; how many there are of each partition."""
+    def extend(self, records: Sequence[Record]) -> None:
+        """Let plain tensors wait."""
         lanes = self._by_partition
         for record in records:
             lanes[record[0][0]].append(record)
-        return Counter([record[0][0] for record in records])
 
     @property
     def plain(self) -> bool:

@@ -8,7 +8,6 @@ Live steps and replayed ones go through the same `learn`.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from operator import itemgetter
 from typing import Any
 
@@ -158,27 +157,26 @@ class Pipeline:
         at = 0
         while at < len(records):
             mould = self._mould()
-            if mould is not None and (count := self._plain(records, at, mould, now)):
-                at += count
+            end = at if mould is None or self._ahead else self._plain(records, at, mould)
+            if end > at and isinstance(self._batcher, Batcher):
+                self._batcher.add_plain(records[at:end], now)
             else:
                 self._feed_one(records[at], mould, now)
-                at += 1
+            at = max(end, at + 1)
 
-    def _plain(self, records: Sequence[Record], at: int, mould: Mould, now: float) -> int:
-        """Let the records from this one on that are plain tensors wait as they are, up to the first that is none; how
-        many these are. While pieces are open that may have waited for too long, each record is looked at.
+    def _plain(self, records: Sequence[Record], at: int, mould: Mould) -> int:
+        """Where the records from this one on end that are plain tensors in their order, and only that: in a partition
+        of which pieces are open, these may have waited for too long.
         """
-        if self._ahead or self._intake.waits or not isinstance(self._batcher, Batcher):
-            return 0
-        expected, reached, end = self._expected, self._before.reached, at
-        for record in islice(records, at, None):
-            partition, offset = record[0]
-            if offset < expected[partition] or offset < reached[partition] or not is_plain(record, mould):
-                break
+        expected, reached, pieces = self._expected, self._before.reached, self._intake.open
+        for k in range(at, len(records)):
+            partition, offset = records[k][0]
+            if offset < expected[partition] or offset < reached[partition] or partition in pieces:
+                return k
+            if not is_plain(records[k], mould):
+                return k
             expected[partition] = offset + 1
-            end += 1
-        self._batcher.add_plain(records[at:end], now)
-        return end - at
+        return len(records)
 
     def _feed_one(self, record: Record, mould: Mould | None, now: float) -> None:
         before, batcher, (partition, offset) = self._before, self._batcher, record.position
@@ -248,7 +246,7 @@ class Pipeline:
             draws=before.draws.after(origins, letters),
             product=before.product.after(origins, before.epoch),
         )
-        told = {"used": runs(map(_position, used)), "xxh3": input_hash(used)}
+        told = {"used": runs(map(_position, used)), "xxh3": None if step is None else input_hash(used)}
         journal += [self._journal(record) for record in self._records(before, step, letters, told)]
         kinds, positions = tuple(r.error for r in letters), tuple(map(_position, cut.rows.records))
         drawn = origins if any(origins) else ()

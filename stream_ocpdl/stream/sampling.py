@@ -80,7 +80,7 @@ class _Pieces:
         for refusal in (*stale, *put.refused):
             yield refusal.record, {"reason": refusal.reason}
         if put.whole is not None:
-            yield record._replace(value=put.whole), {"pieces": len(put.parts)}
+            yield record._replace(value=put.whole, hash=-1), {"pieces": len(put.parts)}
 
 
 def _stray(found: Fields) -> bool:
