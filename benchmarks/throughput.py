@@ -6,13 +6,13 @@
   its last record, over the time between these records.
 - `bare`: a loop that does what no service can do without: consume the same records, for each write one of the size of
   its code, and commit these with the positions in a transaction as often as the service does. From its first commit
-  to its last. Its client has the settings of the service's, but for fetches, which are as large as they come (1 MB).
+  to its last. Its client has the settings of the service's.
 - `learner`: the same minibatches, gathered and learned in memory.
-- `wide`: the bare loop once more, with fetches of the service's size.
+- `narrow`: the bare loop once more, with fetches as large as the client's own (1 MB).
 
-`ratio` is service over the smaller of bare and learner, `to_wide` over that of wide and learner: the medians of all
-turns, in one run. The broker is compiled in
-full, as brokers are that run for long (those of the tests start sooner), and a turn that does not count goes first.
+`ratio` is service over the smaller of bare and learner, `to_narrow` over that of narrow and learner: the medians of all
+turns, in one run. The broker is compiled in full, as brokers are that run for long (those of the tests start sooner),
+and a turn that does not count goes first.
 
 **Latency.** A producer writes at half the rate that the service reached; a consumer reads committed codes. A code has
 the timestamp of its tensor, so the time from producing a tensor to reading its committed code is known for each. The
@@ -49,7 +49,7 @@ from stream_ocpdl.stream.topics import Topics
 from tests.broker.cluster import Broker, Cluster, from_docker, from_environment, obtain
 
 KEYS = ("size",)
-RATIOS = {"ratio": "higher", "to_wide": "higher"}
+RATIOS = {"ratio": "higher", "to_narrow": "higher"}
 
 RANK, BATCH, INTERVAL = 10, 32, 50
 PARTITIONS = 2
@@ -60,10 +60,10 @@ COLUMNS = {
     "tensors": "",
     "service": ",.0f",
     "bare": ",.0f",
-    "wide": ",.0f",
+    "narrow": ",.0f",
     "learner": ",.0f",
     "ratio": ".2f",
-    "to_wide": ".2f",
+    "to_narrow": ".2f",
     "MB_s": ".0f",
     "p50_ms": ".0f",
     "p99_ms": ".0f",
@@ -122,17 +122,17 @@ def measure(servers: str, size: Size, turns: int) -> Row:
     """Everyone in turns, then the latency."""
     connection = Connection(servers)
     with filled(connection, size) as topic:
-        rates: dict[str, list[float]] = {"service": [], "bare": [], "wide": [], "learner": []}
-        bare(connection, topic, size, NARROW)
+        rates: dict[str, list[float]] = {"service": [], "bare": [], "narrow": [], "learner": []}
+        bare(connection, topic, size)
         for _ in range(turns):
-            rates["bare"].append(bare(connection, topic, size, NARROW))
-            rates["wide"].append(bare(connection, topic, size))
+            rates["bare"].append(bare(connection, topic, size))
+            rates["narrow"].append(bare(connection, topic, size, NARROW))
             rates["service"].append(service(connection, topic, size))
             rates["learner"].append(learner(size))
     found = {name: float(np.median(values)) for name, values in rates.items()}
     ratios = {
         name: found["service"] / min(found[other], found["learner"])
-        for name, other in (("ratio", "bare"), ("to_wide", "wide"))
+        for name, other in (("ratio", "bare"), ("to_narrow", "narrow"))
     }
     row = {"size": size.name, "tensors": size.tensors, **found, **ratios}
     row["MB_s"] = found["service"] * 8e-6 * prod(size.shape)

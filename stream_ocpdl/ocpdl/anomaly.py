@@ -198,11 +198,12 @@ def judge(
     b = len(losses)
     if len(energies) != b:
         raise ValueError(f"{b} losses and {len(energies)} energies")
-    k, out = senses.steps % b, np.empty((3, b))  # not always the same row: they are sorted, and partitions may differ
-    square, sums = compare(losses, energies, senses.ordered, k, out)
+    k = senses.steps % b  # not always the same: rows are sorted, and partitions may differ
+    out = np.empty((3, b))
+    relative, sums = compare(losses, energies, senses.ordered, k, out)
     residuals, by_residual, by_norm = out.tolist()
-    norm = float(energies[k])
-    noted = (square, norm, square * norm)
+    energy = float(energies[k])
+    noted = (relative, energy, relative * energy)
     if len(senses.window) < LEAST:
         return Judgement(residuals), senses.noting(noted)
     size = sqrt(12.0 * min(b, ENOUGH)) / b  # a uniform number has the variance 1/12
