@@ -20,7 +20,7 @@ from tests.broker.cluster import obtain
 KEYS = ("tensors",)
 RATIOS: dict[str, str] = {}
 
-SMALL = Size("1 KB", (10, 12), 500_000)
+SMALL = Size("1 KB", (10, 12), 1_500_000)
 COLUMNS = {
     "tensors": ",",
     "rss_MB": ".1f",

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.lives import Life, VerificationFailed
 
-PAUSE = (1.0, 4.0)
-"""Seconds between two events, at least and at most."""
+SPREAD = (0.4, 1.6)
+"""The shortest and the longest pause between two events, in terms of the mean."""
 
 ORDERLY = 60.0
 """Seconds in which a replica that is told to stop has to do so."""
@@ -24,9 +24,16 @@ class Weather:
     """So many replicas of a model, and what befalls them."""
 
     def __init__(
-        self, settings: Settings, replicas: int, session: float, seed: int, report: Callable[[str], None]
+        self,
+        settings: Settings,
+        replicas: int,
+        session: float,
+        pause: float,
+        seed: int,
+        report: Callable[[str], None],
     ) -> None:
-        self._settings, self._replicas, self._session, self._report = settings, replicas, session, report
+        self._settings, self._replicas, self._report = settings, replicas, report
+        self._session, self._pause = session, pause
         self._chance = random.Random(seed)  # noqa: S311  (instants, not secrets)
         self._here: list[Life] = []
         self._leaving: list[tuple[Life, float]] = []
@@ -59,7 +66,7 @@ class Weather:
     def _storm(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            self._sleep(self._chance.uniform(*PAUSE))
+            self._sleep(self._pause * self._chance.uniform(*SPREAD))
             if len(self._here) < self._replicas and (not self._here or self._chance.random() < 0.7):
                 self._fill()
             else:

@@ -52,6 +52,8 @@ class Trial:
     """Processes at once, in a storm."""
     storm: float = 0.0
     """Seconds for which replicas come and go."""
+    pause: float = 2.5
+    """Mean seconds until the next comes or goes; standbys that are to be warm need some."""
     zombies: int = 0
     """How often the owner of a shard is frozen past its session."""
     session_ms: int = 6000
@@ -97,7 +99,7 @@ def verify(trial: Trial) -> Verdict:
         feed = Feed(trial, connection, models[0].topic)
         _disturb(trial, models[0], verdict)
         if trial.storm or trial.zombies:
-            weather = Weather(models[0], trial.replicas, trial.session_ms / 1000, trial.seed, trial.report)
+            weather = Weather(models[0], trial.replicas, trial.session_ms / 1000, trial.pause, trial.seed, trial.report)
             weather.rage(trial.storm, trial.zombies)
             verdict.ends, verdict.takeovers = dict(weather.ends), dict(weather.takeovers)
         verdict.inputs = feed.end()

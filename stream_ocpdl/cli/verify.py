@@ -17,6 +17,14 @@ from stream_ocpdl.verification import verify as run_trial
 @click.option("--shards", type=click.IntRange(1), default=1, show_default=True, help="Of the model.")
 @click.option("--replicas", type=click.IntRange(1), default=3, show_default=True, help="Processes at once, in a storm.")
 @click.option("--storm", default=0.0, metavar="SECONDS", help="Let replicas come and go for so long.")
+@click.option(
+    "--pause",
+    type=click.FloatRange(0.1),
+    default=2.5,
+    show_default=True,
+    metavar="SECONDS",
+    help="Mean time from one event of a storm to the next; after a longer one standbys are warm.",
+)
 @click.option("--zombies", default=0, help="Freeze the owner of a shard so often, until it is missed, and wake it up.")
 @click.option("--session-ms", default=6000, show_default=True, help="After which a replica that is silent is given up.")
 @click.option("--linger", is_flag=True, help="Batches that linger, in order of arrival, instead of canonical ones.")
@@ -29,6 +37,7 @@ def verify(
     shards: int,
     replicas: int,
     storm: float,
+    pause: float,
     zombies: int,
     session_ms: int,
     linger: bool,
@@ -58,6 +67,7 @@ def verify(
         shards=shards,
         replicas=replicas,
         storm=storm,
+        pause=pause,
         zombies=zombies,
         session_ms=session_ms,
         report=report,
