@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stream_ocpdl.cli.run import same_problem
 from stream_ocpdl.cli.wiring import ShardWork
 from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.errors import IMPATIENT, BrokerError, ConfigError, LineageError
@@ -484,6 +485,17 @@ def test_another_number_of_shards_is_refused(model):
     many = Settings(**model.settings.model_dump() | {"model": "x", "shards": 5}).topics()
     with pytest.raises(ConfigError, match="with 5 shards some would have nothing to learn"):
         prepare(model.connection, many, Scripts("host"))
+
+
+def test_another_problem_is_refused_before_it_stands_by(model):
+    """A replica with settings that cannot take over ends at its start, and not when it is needed."""
+    model.feed(10)
+    with members(model, 1):
+        assert eventually(model.learned)
+    same_problem(model.connection, model.settings, model.settings.plan())
+    other = model.settings.model_copy(update={"problem": model.settings.problem.model_copy(update={"rank": 3})})
+    with pytest.raises(LineageError, match="begun with another problem"):
+        same_problem(model.connection, other, other.plan())
 
 
 def test_a_session_that_the_broker_does_not_allow(model):

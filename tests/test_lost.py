@@ -425,7 +425,8 @@ def test_partitions_that_were_added(batching):
 
     (noted,) = [record for record in journal(world) if record.event == "partitions"]
     assert (noted.input, noted.resume) == (world.identity, {0: 20, 1: 20, 2: 0})
-    assert "input has new partitions, 2: reading them from their beginning" in reports
+    (said,) = [line for line in reports if "new partitions" in line]
+    assert said.startswith("input has new partitions, 2: reading them from their beginning; the topic of the codes")
     assert end.progress.resume == {0: 40, 1: 40, 2: 20}
     world.checkpoints = []
     again, reports = serve(world, plan(*batching), PACE)
@@ -453,6 +454,18 @@ def test_partitions_that_are_added_while_it_runs(monkeypatch):
 
 
 # ── positions ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_model_that_was_there_before():
+    """Without its journal, but with the positions of its group: it is begun, and that is said."""
+    world = World(inputs(2, 20))
+    _, calm = serve(World(inputs(2, 20)), plan(), PACE)
+    world.positions = {0: 3}
+    end, reports = serve(world, plan(), PACE)
+
+    assert end.progress.state.N == 40
+    assert any("a model of this name was there before" in line for line in reports)
+    assert not any("was there before" in line for line in calm)
 
 
 def test_positions_that_somebody_set():

@@ -8,13 +8,15 @@ import subprocess
 import sys
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from stream_ocpdl.cli import run
-from stream_ocpdl.errors import StoreError
+from stream_ocpdl.errors import ConfigError, StoreError
 from stream_ocpdl.machine import KERNELS
+from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.workers import SERIAL
 from stream_ocpdl.stream.kafka import Connection, create_topics, delete_topics, describe
 from stream_ocpdl.stream.topics import Topics
@@ -98,6 +100,26 @@ MISTAKES = {
         SERVICE,
         2,
         "stream-ocpdl: --set rank: rank is not a setting; did you mean problem.rank?",
+    ),
+    "a poll that lasts": (
+        "run --config service.yaml --set pace.poll_timeout_ms=60000",
+        SERVICE,
+        2,
+        "stream-ocpdl: pace.poll_timeout_ms must be at most 1000, not 60000",
+    ),
+    "what it writes is what it reads": (
+        "validate --config service.yaml --set input=weather.dead-letters",
+        SERVICE,
+        7,
+        "syntax: ok\nsemantics: 1 error\n"
+        "  input: weather.dead-letters is a topic that the model writes; dlq replay brings letters back",
+    ),
+    "a storm of no length": (
+        "verify --bootstrap-servers 127.0.0.1:1 --storm nan",
+        SERVICE,
+        2,
+        "Usage: python -m stream_ocpdl verify [OPTIONS]\nTry 'python -m stream_ocpdl verify --help' for help.\n\n"
+        "Error: Invalid value: --storm and --pause are seconds",
     ),
     "no broker": (
         "run --config service.yaml --set kafka.patience_s=1 --set log.format=plain",
@@ -214,3 +236,10 @@ def test_no_room_for_compiled_kernels(monkeypatch):
     with pytest.raises(StoreError, match=f"{KERNELS}: No space left on device.*NUMBA_CACHE_DIR") as told:
         run.compile_kernels(plan(), SERIAL)
     assert told.value.exit_code == 6
+
+
+def test_no_memory_for_a_minibatch():
+    """Tensors that no machine has the memory for are told, with the command that says what would fit."""
+    vast = replace(plan(), problem=Problem(shape=(100_000, 100_000, 100_000), rank=2))
+    with pytest.raises(ConfigError, match="do not fit into memory; stream-ocpdl plan says"):
+        run.compile_kernels(vast, SERIAL)

@@ -106,6 +106,10 @@ def test_librdkafkas_names_have_dots(file):
     extra = load(file(), ["kafka.extra.linger.ms=7"], variables).settings.kafka.extra
 
     assert extra == {"fetch.min.bytes": 5, "linger.ms": 7}
+    assert load(file(), ["kafka.extra={linger.ms: 7}"], {}).settings.kafka.extra == {"linger.ms": 7}
+    lines = said(file(), ["kafka.extra={sasl.oauthbearer.client.secret: hush}"])
+    assert any("is a secret, and can be seen here" in line for line in lines)
+    assert "hush" not in str(lines)
 
 
 def test_the_name_of_a_topic_is_an_input(file):
@@ -196,6 +200,10 @@ WRONG = {
     "model": "--set model: it must be like --set problem.rank=5",
     "input.topic=": "--set input.topic: input.topic must be a text that is not empty, not ''",
     "kafka.patience_s=0": "--set kafka.patience_s: kafka.patience_s must be greater than 0",
+    "kafka.patience_s=7200": "--set kafka.patience_s: kafka.patience_s must be at most 3000",
+    "kafka.patience_s=.inf": "--set kafka.patience_s: kafka.patience_s must be at most 3000",
+    "http.port=99999": "--set http.port: http.port must be at most 65535",
+    "input.topic=a topic": "--set input.topic: input.topic must be a name of letters, digits and . _ -, not 'a topic'",
     "kafka.extra.a=[]": "--set kafka.extra.a: kafka.extra.a must be true or false or a number or a text, not []",
     "axes=[1, b]": "--set axes: axes[0] must be a text, not 1",
 }

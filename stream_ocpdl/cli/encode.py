@@ -74,7 +74,7 @@ def encode(config: Path | None, overrides: tuple[str, ...], crash_at: str | None
             board.together = plan.rounds.size
         at = crasher(crash_at) if crash_at else no_crash
         with logged(form), endpoints(loaded, board):
-            serve(settings, plan, pace, connection, topics_create(config), at, board)
+            serve(settings, plan, pace, connection, topics_create(config, overrides), at, board)
 
 
 def check(settings: Settings) -> None:

@@ -1,7 +1,9 @@
 """Options that several commands share."""
 
+import shlex
 import time
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -88,6 +90,11 @@ class Reading:
             self._told = time.monotonic()
 
 
-def topics_create(config: Path | None) -> str:
-    """The command that makes the topics of these settings."""
-    return "stream-ocpdl topics create" + (f" --config {config}" if config else "")
+def topics_create(config: Path | None, overrides: tuple[str, ...]) -> str:
+    """The command that makes the topics of these settings.
+
+    >>> topics_create(Path("service.yaml"), ("model=m",))
+    'stream-ocpdl topics create --config service.yaml --set model=m'
+    """
+    options = ["--config", str(config)] if config else []
+    return shlex.join(["stream-ocpdl", "topics", "create", *options, *chain(*(("--set", each) for each in overrides))])

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -20,7 +20,7 @@ from stream_ocpdl.cli.wiring import ShardWork
 from stream_ocpdl.config.loading import Loaded, load, show
 from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.config.validation import semantics
-from stream_ocpdl.errors import IMPATIENT, BrokerError, OcpdlError, StoreError
+from stream_ocpdl.errors import IMPATIENT, BrokerError, ConfigError, OcpdlError, StoreError
 from stream_ocpdl.fingerprint import build
 from stream_ocpdl.logs import natural, written
 from stream_ocpdl.machine import KERNELS, processors
@@ -31,6 +31,7 @@ from stream_ocpdl.observe.presence import Presence
 from stream_ocpdl.observe.server import Server
 from stream_ocpdl.ocpdl.learner import warm_up
 from stream_ocpdl.ocpdl.workers import Workers
+from stream_ocpdl.stream.genesis import begun
 from stream_ocpdl.stream.kafka import Connection, Election, reach, topic_names
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import CrashPoint, Warned, no_crash
@@ -38,6 +39,7 @@ from stream_ocpdl.stream.preflight import Scripts, check_rounds, prepare
 from stream_ocpdl.stream.replicas import Replica
 from stream_ocpdl.stream.rights import check_rights
 from stream_ocpdl.stream.service import Pace
+from stream_ocpdl.stream.topics import TopicJournal
 
 log = logging.getLogger("stream_ocpdl")
 
@@ -62,7 +64,9 @@ def run(config: Path | None, overrides: tuple[str, ...], crash_at: str | None) -
     with written(form, settings.log.level, settings.kafka.secrets(), model=settings.model):
         board = Board(settings.model, settings.shards)
         with logged(form), endpoints(loaded, board):
-            serve(settings, *parts, topics_create(config), crasher(crash_at) if crash_at else no_crash, board)
+            serve(
+                settings, *parts, topics_create(config, overrides), crasher(crash_at) if crash_at else no_crash, board
+            )
 
 
 @contextmanager
@@ -114,6 +118,7 @@ def serve(
     for warning in prepare(connection, topics, scripts):
         log.warning("%s", warning, extra={"topic": warning.topic})
     check_rounds(connection, topics, plan.rounds)  # of the input it may know nothing: encoders look at that
+    same_problem(connection, settings, plan)
     board.starting = "compiling the kernels"
     with Workers(settings.threads or processors()) as workers:
         with said_after(SILENT, "compiling the kernels, once on this machine: it takes a minute or two"):
@@ -131,6 +136,14 @@ def serve(
             Replica(election, work, settings.shards, stop, report, turned=board.turned).run()
 
 
+def same_problem(connection: Connection, settings: Settings, plan: Plan) -> None:
+    """Raise if a journal was begun with another problem: a standby would hear of it when it is needed."""
+    hasty = replace(connection, patience=min(2.0, connection.patience))
+    for shard in range(settings.shards):
+        with suppress(BrokerError):  # an open transaction, say: then recovery will look
+            begun(replace(plan, shard=shard), TopicJournal(hasty, settings.topics().journal, shard))
+
+
 def compile_kernels(plan: Plan, workers: Workers) -> None:
     """Compile the kernels of a problem, or read those that were; a disk that is full is no bug."""
     try:
@@ -139,6 +152,11 @@ def compile_kernels(plan: Plan, workers: Workers) -> None:
         raise StoreError(
             f"compiled kernels cannot be kept in {KERNELS}: {error.strerror or error}. Make room, or name another"
             " directory in the environment: NUMBA_CACHE_DIR"
+        ) from error
+    except MemoryError as error:
+        raise ConfigError(
+            f"tensors of shape {plan.problem.shape}, {plan.batching.size} at once, do not fit into memory;"
+            " stream-ocpdl plan says what a problem needs"
         ) from error
 
 

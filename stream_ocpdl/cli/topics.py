@@ -14,6 +14,9 @@ from stream_ocpdl.stream.preflight import Scripts, look
 from stream_ocpdl.stream.preflight import create as make
 from stream_ocpdl.stream.rights import useful
 
+MANY = 100_000
+"""Partitions that a client makes of one topic, at most."""
+
 UNITS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -27,7 +30,7 @@ def topics() -> None:
 
 @topics.command()
 @with_settings
-@click.option("--partitions", type=click.IntRange(1), default=1, show_default=True, help="Of the input.")
+@click.option("--partitions", type=click.IntRange(1, MANY), default=1, show_default=True, help="Of the input.")
 @click.option(
     "--replication-factor", type=click.IntRange(1), help="Of all that are made; without it the broker's default."
 )
@@ -63,7 +66,7 @@ def check(config: Path | None, overrides: tuple[str, ...], as_json: bool) -> Non
     """
     settings, connection = reached(config, overrides)
     names = settings.made()
-    findings = look(connection, names, Scripts(settings.bootstrap_servers, topics_create(config)))
+    findings = look(connection, names, Scripts(settings.bootstrap_servers, topics_create(config, overrides)))
     concerned = {name for finding in findings for name in finding.topic.split(", ")}
     width = max(len(name) for name in (names.input, *names.outputs(1)))
     if as_json:

@@ -24,7 +24,7 @@ def validate(config: Path | None, overrides: tuple[str, ...], connect: bool, as_
     Example: stream-ocpdl validate --config service.yaml --connect
     """
     code, told = 0, []
-    for layer in layers_of(lambda: load(config, overrides).settings, connect, topics_create(config)):
+    for layer in layers_of(lambda: load(config, overrides).settings, connect, topics_create(config, overrides)):
         code, count = layer.exit_code, len(layer.errors)
         told.append({"layer": layer.name, "errors": list(layer.errors), "warnings": list(layer.warnings)})
         if as_json:

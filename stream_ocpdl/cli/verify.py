@@ -1,32 +1,50 @@
 """`stream-ocpdl verify`: the kill test on one's own broker."""
 
 import json
+import math
+import signal
 import sys
 
 import click
 
 from stream_ocpdl.storm import quantile
+from stream_ocpdl.stream.kafka import Connection, reach
 from stream_ocpdl.verification import Trial
 from stream_ocpdl.verification import verify as run_trial
+
+SECONDS = click.FloatRange(0, 86_400)
 
 
 @click.command()
 @click.option("--bootstrap-servers", required=True, envvar="KAFKA_BOOTSTRAP_SERVERS", help="Where the broker is.")
-@click.option("--kills", type=int, help="SIGKILLs at random instants; without it 10, and none in a storm.")
-@click.option("--partitions", default=3, show_default=True, help="Partitions of the stream.")
+@click.option(
+    "--kills", type=click.IntRange(0), help="SIGKILLs at random instants; without it 10, and none in a storm."
+)
+@click.option("--partitions", type=click.IntRange(1), default=3, show_default=True, help="Partitions of the stream.")
 @click.option("--shards", type=click.IntRange(1), default=1, show_default=True, help="Of the model.")
 @click.option("--replicas", type=click.IntRange(1), default=3, show_default=True, help="Processes at once, in a storm.")
-@click.option("--storm", default=0.0, metavar="SECONDS", help="Let replicas come and go for so long.")
+@click.option("--storm", type=SECONDS, default=0.0, metavar="SECONDS", help="Let replicas come and go for so long.")
 @click.option(
     "--pause",
-    type=click.FloatRange(0.1),
+    type=click.FloatRange(0.1, 600),
     default=2.5,
     show_default=True,
     metavar="SECONDS",
-    help="Mean time from one event of a storm to the next; after a longer one standbys are warm.",
+    help="Mean time between two events of a storm; with 7 standbys have the time to get warm.",
 )
-@click.option("--zombies", default=0, help="Freeze the owner of a shard so often, until it is missed, and wake it up.")
-@click.option("--session-ms", default=6000, show_default=True, help="After which a replica that is silent is given up.")
+@click.option(
+    "--zombies",
+    type=click.IntRange(0),
+    default=0,
+    help="Freeze the owner of a shard so often, until it is missed, and wake it up.",
+)
+@click.option(
+    "--session-ms",
+    type=click.IntRange(500),
+    default=6000,
+    show_default=True,
+    help="After which a replica that is silent is given up.",
+)
 @click.option("--linger", is_flag=True, help="Batches that linger, in order of arrival, instead of canonical ones.")
 @click.option("--seed", default=0, show_default=True, help="Of the stream and of the instants.")
 @click.option("--json", "as_json", is_flag=True, help="The verdict as JSON on standard output.")
@@ -72,7 +90,14 @@ def verify(
         session_ms=session_ms,
         report=report,
     )
-    verdict = run_trial(trial)
+    if not (math.isfinite(storm) and math.isfinite(pause)):
+        raise click.BadParameter("--storm and --pause are seconds")
+    reach(Connection(bootstrap_servers))
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and topics are removed
+    try:
+        verdict = run_trial(trial)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if as_json:
         click.echo(json.dumps(verdict.as_dict(), indent=1))
     else:

@@ -102,7 +102,9 @@ class Kafka(Section):
     ssl_key: str | None = Field(None, description="A file with the key of that certificate.")
     ssl_key_password: SecretStr | None = Field(None, description="The password of that key: from the environment only.")
     ssl_key_password_file: str | None = Field(None, description="A file with the password of that key.")
-    patience_s: float = Field(60.0, gt=0, description="Seconds after which a broker that does not answer is given up.")
+    patience_s: float = Field(
+        60.0, gt=0, le=3000, description="Seconds after which a broker that does not answer is given up."
+    )
     extra: dict[str, Raw] = Field(
         default_factory=dict,
         description="Other settings of librdkafka, but none that would break exactly-once.",

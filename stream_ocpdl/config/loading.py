@@ -23,6 +23,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 
 from stream_ocpdl.config.places import (
     PREFIX,
+    RAW,
     Place,
     complaints,
     is_secret,
@@ -158,7 +159,7 @@ def _typed(place: Place, text: str, where: str) -> Any:
     """A text as the setting wants it: itself where that is a text, else read as YAML."""
     if is_secret(place):
         return text
-    return text if str in kinds_of(place) and text != "null" else parse(text, where)
+    return text if str in kinds_of(place) and text != "null" and place != RAW else parse(text, where)
 
 
 def _nest(place: Place, value: Any) -> dict[str, Any]:

@@ -26,9 +26,11 @@ WORDS = {
     "model_type": "an object with settings",
     "model_attributes_type": "an object with settings",
     "string_too_short": "a text that is not empty",
+    "string_pattern_mismatch": "a name of letters, digits and . _ -",
     "literal_error": "{expected}",
     "greater_than": "greater than {gt}",
     "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
 }
 """What pydantic wants, in our words."""
 

@@ -40,7 +40,7 @@ def _field(kind: Any, name: str, description: str) -> Any:
 class Input(Section):
     """Where tensors come from, and how they are written there."""
 
-    topic: str = Field(min_length=1, description="The name of the topic.")
+    topic: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]{1,249}$", description="The name of the topic.")
     format: Name = _field(Format, "name", "How the tensors are written there.")
     dtype: str | None = Field(None, description="Of raw numbers, such as <f4; without it <f8.")
 
@@ -257,7 +257,7 @@ class Settings(Section):
 
     def plan(self) -> Plan:
         """What is to be learned."""
-        batching, (problem, layout), form, refusals, draws, rounds, _ = together(
+        batching, (problem, layout), form, refusals, draws, rounds, *_ = together(
             self._batching,
             self._problem,
             self._format,
@@ -265,6 +265,7 @@ class Settings(Section):
             self._draws,
             self._rounds,
             lambda: Start.read(self.start),
+            self._apart,
         )
         return Plan(
             model=self.model,
@@ -283,6 +284,10 @@ class Settings(Section):
             codes=self.learner.codes,
             rounds=rounds,
         )
+
+    def _apart(self) -> None:
+        if self.topic in Topics.of(self.model, self.topic, self.shards).outputs(1):
+            raise ConfigError(f"input: {self.topic} is a topic that the model writes; dlq replay brings letters back")
 
     def topics(self) -> Topics:
         """Where the learner reads and writes."""

@@ -8,6 +8,7 @@
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -58,6 +59,7 @@ class Arrival:
         offset, t = found.journal_offset, progress.state.t
         checkpointed = t - (found.replayed if found.behind is None else found.behind)
         if offset < 0:
+            self._warn_of_an_earlier_one()
             offset = ports.outbox.commit(self._first(pipeline, found), progress.resume)
         else:
             self._hold_to_terms(found)  # 3
@@ -147,6 +149,13 @@ class Arrival:
         figures_now = figures(now.problem(pipeline.plan), now.state, self.workers)
         told = {"state": now.state.digest(), "figures": figures_now, "fingerprint": now.fingerprint, "reason": reason}
         return self.ports.outbox.commit([pipeline.record(now, "epoch", **told)], now.resume)
+
+    def _warn_of_an_earlier_one(self) -> None:
+        """Say so if there is no journal, but somebody has learned under this name."""
+        with suppress(BrokerError):
+            if self.ports.source.committed():
+                said = "there is no journal, but the group has positions: a model of this name was there before, and"
+                self.ports.report(Warned(f"{said} codes may be published again; else give the model another name"))
 
     def _compare_positions(self, progress: Progress) -> None:
         """Say so if somebody has moved the positions; the journal is the truth."""

@@ -83,6 +83,8 @@ def inspect(topics: Topics, found: Mapping[str, Described], scripts: Scripts) ->
     """All that is wrong with the topics of a model."""
     findings = [*_input(topics.input, found.get(topics.input), scripts), *_shards(topics, found, scripts)]
     inputs = found[topics.input].partitions if topics.input in found else 1
+    if topics.journal in found:  # which says how many shards there are: see `_shards`
+        topics = replace(topics, shards=found[topics.journal].partitions)
     for name, (partitions, config) in topics.outputs(inputs).items():
         topic = found.get(name)
         if topic is None:
@@ -99,9 +101,10 @@ def _shards(topics: Topics, found: Mapping[str, Described], scripts: Scripts) ->
         what = f"it has {inputs} partitions, and with {topics.shards} shards some would have nothing to learn"
         mend = f"--set shards={inputs}, or {scripts.partitions(topics.input, topics.shards)}"
         yield Finding("error", topics.input, what, mend)
-    if journals is not None and journals > topics.shards:
+    if journals is not None and journals != topics.shards:
         what = f"it has {journals} partitions, one a shard, and shards is {topics.shards}"
-        yield Finding("error", topics.journal, what, f"--set shards={journals}, or another name for the model")
+        mend = f"--set shards={journals}, if the model was begun so, or another name for the model"
+        yield Finding("error", topics.journal, what, mend)
 
 
 def _input(name: str, topic: Described | None, scripts: Scripts) -> Iterator[Finding]:

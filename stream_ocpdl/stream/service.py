@@ -40,6 +40,9 @@ LOOK = 60.0
 POLLED = 256
 """Records to ask for in one poll, at least: few calls, and all partitions get their turn."""
 
+LONGEST = 1000
+"""Milliseconds of a poll."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pace:
@@ -49,12 +52,15 @@ class Pace:
     checkpoint_every: int = 500
     """Steps between two checkpoints."""
     poll_timeout_ms: int = 20
+    """At most a second: a service that is told to stop hears of it after the poll."""
 
     def __post_init__(self) -> None:
         for name, least in (("commit_interval_ms", 0), ("checkpoint_every", 1), ("poll_timeout_ms", 0)):
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ConfigError(f"pace.{name} must be a whole number, at least {least}, not {value!r}")
+        if self.poll_timeout_ms > LONGEST:
+            raise ConfigError(f"pace.poll_timeout_ms must be at most {LONGEST}, not {self.poll_timeout_ms}")
 
 
 @dataclass(slots=True)

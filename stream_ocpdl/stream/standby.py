@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from stream_ocpdl.errors import BrokerError, InputLost, OcpdlError, Stopped
+from stream_ocpdl.errors import BrokerError, InputLost, LineageError, OcpdlError, Stopped
 from stream_ocpdl.stream.following import Follower, WentBack
 from stream_ocpdl.stream.ports import Warned
 from stream_ocpdl.stream.recovery import Report
@@ -68,7 +68,8 @@ class Standby:
                 self._ended.wait(AGAIN / 10)  # and begin again, from the checkpoint that its writer made then
             except Exception as error:  # whatever it is, the process has other things to do
                 kind = "" if isinstance(error, OcpdlError) else f"{type(error).__name__}: "
-                why = f"shard {self.shard} is not followed any more, and a takeover will be cold: {kind}{error}"
+                then = "may fail" if isinstance(error, LineageError) else "will be cold"
+                why = f"shard {self.shard} is not followed any more, and a takeover {then}: {kind}{error}"
                 if not said:
                     self._report(Warned(why, shard=self.shard))
                 said = True
