@@ -112,7 +112,15 @@ MISTAKES = {
         SERVICE,
         7,
         "syntax: ok\nsemantics: 1 error\n"
-        "  input: weather.dead-letters is a topic that the model writes; dlq replay brings letters back",
+        "  input: weather.dead-letters is a topic that the model writes; name that of the tensors",
+    ),
+    "more partitions than there can be": (
+        "topics create --config service.yaml --partitions 100000000",
+        SERVICE,
+        2,
+        "Usage: python -m stream_ocpdl topics create [OPTIONS]\n"
+        "Try 'python -m stream_ocpdl topics create --help' for help.\n\n"
+        "Error: Invalid value for '--partitions': 100000000 is not in the range 1<=x<=100000.",
     ),
     "a storm of no length": (
         "verify --bootstrap-servers 127.0.0.1:1 --storm nan",

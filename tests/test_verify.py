@@ -1,12 +1,17 @@
 """The kill test, in its short form, on a real Apache Kafka."""
 
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
 
 from stream_ocpdl.cli import main
+from stream_ocpdl.stream.kafka import Connection, topic_names
 from stream_ocpdl.verification import CRASH_POINTS, Trial, verify
+from tests.test_kafka import eventually
 
 
 @pytest.mark.timeout(600)
@@ -38,3 +43,21 @@ def test_a_broken_promise_is_told(broker, monkeypatch):
     assert failures == [
         f"{model}: it does not hold that positions are the journal's" for model in ("disturbed", "calm")
     ]
+
+
+def test_who_is_told_to_stop_leaves_no_topic(broker):
+    """SIGTERM in the middle of it: the topics of the test are removed."""
+
+    def made():
+        return {name for name in topic_names(Connection(broker))() if name.startswith("ocpdl-verify-")}
+
+    before = made()
+    command = [sys.executable, "-m", "stream_ocpdl", "verify", "--bootstrap-servers", broker, "--session-ms", "1000"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as life:
+        assert any("killed" in line for line in life.stderr)
+        assert made() > before
+        life.send_signal(signal.SIGTERM)
+        life.communicate(timeout=60)
+
+    assert life.returncode == 128 + signal.SIGTERM
+    assert eventually(lambda: made() == before)

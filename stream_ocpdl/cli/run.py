@@ -35,7 +35,7 @@ from stream_ocpdl.stream.genesis import begun
 from stream_ocpdl.stream.kafka import Connection, Election, reach, topic_names
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import CrashPoint, Warned, no_crash
-from stream_ocpdl.stream.preflight import Scripts, check_rounds, prepare
+from stream_ocpdl.stream.preflight import Scripts, check_rounds, hasty, prepare
 from stream_ocpdl.stream.replicas import Replica
 from stream_ocpdl.stream.rights import check_rights
 from stream_ocpdl.stream.service import Pace
@@ -138,10 +138,11 @@ def serve(
 
 def same_problem(connection: Connection, settings: Settings, plan: Plan) -> None:
     """Raise if a journal was begun with another problem: a standby would hear of it when it is needed."""
-    hasty = replace(connection, patience=min(2.0, connection.patience))
-    for shard in range(settings.shards):
+    for shard in range(settings.shards):  # the first that was begun speaks for all
         with suppress(BrokerError):  # an open transaction, say: then recovery will look
-            begun(replace(plan, shard=shard), TopicJournal(hasty, settings.topics().journal, shard))
+            journal = TopicJournal(hasty(connection), settings.topics().journal, shard)
+            if begun(replace(plan, shard=shard), journal) is not None:
+                return
 
 
 def compile_kernels(plan: Plan, workers: Workers) -> None:

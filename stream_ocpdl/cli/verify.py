@@ -12,8 +12,6 @@ from stream_ocpdl.stream.kafka import Connection, reach
 from stream_ocpdl.verification import Trial
 from stream_ocpdl.verification import verify as run_trial
 
-SECONDS = click.FloatRange(0, 86_400)
-
 
 @click.command()
 @click.option("--bootstrap-servers", required=True, envvar="KAFKA_BOOTSTRAP_SERVERS", help="Where the broker is.")
@@ -23,7 +21,13 @@ SECONDS = click.FloatRange(0, 86_400)
 @click.option("--partitions", type=click.IntRange(1), default=3, show_default=True, help="Partitions of the stream.")
 @click.option("--shards", type=click.IntRange(1), default=1, show_default=True, help="Of the model.")
 @click.option("--replicas", type=click.IntRange(1), default=3, show_default=True, help="Processes at once, in a storm.")
-@click.option("--storm", type=SECONDS, default=0.0, metavar="SECONDS", help="Let replicas come and go for so long.")
+@click.option(
+    "--storm",
+    type=click.FloatRange(0, 86_400),
+    default=0.0,
+    metavar="SECONDS",
+    help="Let replicas come and go for so long.",
+)
 @click.option(
     "--pause",
     type=click.FloatRange(0.1, 600),
@@ -76,6 +80,8 @@ def verify(
 
     if shards > partitions:
         raise click.BadParameter(f"there are {partitions} partitions, and {shards} shards would have to share them")
+    if math.isnan(storm) or math.isnan(pause):  # which is in every range
+        raise click.BadParameter("--storm and --pause are seconds")
     trial = Trial(
         bootstrap_servers,
         kills=(0 if storm or zombies else 10) if kills is None else kills,
@@ -90,8 +96,6 @@ def verify(
         session_ms=session_ms,
         report=report,
     )
-    if not (math.isfinite(storm) and math.isfinite(pause)):
-        raise click.BadParameter("--storm and --pause are seconds")
     reach(Connection(bootstrap_servers))
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and topics are removed
     try:

@@ -287,7 +287,7 @@ class Settings(Section):
 
     def _apart(self) -> None:
         if self.topic in Topics.of(self.model, self.topic, self.shards).outputs(1):
-            raise ConfigError(f"input: {self.topic} is a topic that the model writes; dlq replay brings letters back")
+            raise ConfigError(f"input: {self.topic} is a topic that the model writes; name that of the tensors")
 
     def topics(self) -> Topics:
         """Where the learner reads and writes."""

@@ -111,7 +111,8 @@ def reconcile(
     elif change == "partitions":
         new = {p: 0 for p in source.partitions if p not in progress.resume}
         what = f"{plan.topic} has new partitions, {', '.join(map(str, new))}: reading them from their beginning"
-        said.append(Warned(f"{what}; the topic of the codes must have as many by the next start", topic=plan.topic))
+        codes = "; the topic of the codes must have as many by the next start" if plan.codes else ""
+        said.append(Warned(what + codes, topic=plan.topic))
         progress = replace(progress, resume=progress.resume | new, reached=progress.reached | new)
     gaps = tuple(_gaps(progress, earliest))
     if gaps and plan.on_lost_input == "fail":

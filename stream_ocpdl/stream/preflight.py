@@ -230,15 +230,19 @@ def prepare(connection: Connection, topics: Topics, scripts: Scripts) -> list[Fi
     return [finding for finding in findings if finding.level == "warning"]
 
 
+def hasty(connection: Connection) -> Connection:
+    """The same, for a look at a journal that can wait until it is read in earnest."""
+    return replace(connection, patience=min(2.0, connection.patience))
+
+
 def same_shards(connection: Connection, topics: Topics) -> None:
     """Raise if a journal was begun with another number of shards.
 
     Here, and not only when a shard is recovered: another one could be learning by then what was learned already.
     """
-    hasty = replace(connection, patience=min(2.0, connection.patience))
     for shard in range(describe(connection, [topics.journal])[topics.journal].partitions):
         with suppress(BrokerError, DecodeError):  # an open transaction, say: then recovery will look
-            for first in islice(read_committed(hasty, topics.journal, shard), 1):
+            for first in islice(read_committed(hasty(connection), topics.journal, shard), 1):
                 record = JournalRecord.from_bytes(first.value)
                 if record.event == "genesis":
                     check_shards(record.input or "", topics.shards)

@@ -40,8 +40,7 @@ LOOK = 60.0
 POLLED = 256
 """Records to ask for in one poll, at least: few calls, and all partitions get their turn."""
 
-LONGEST = 1000
-"""Milliseconds of a poll."""
+LONGEST_POLL_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +58,8 @@ class Pace:
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ConfigError(f"pace.{name} must be a whole number, at least {least}, not {value!r}")
-        if self.poll_timeout_ms > LONGEST:
-            raise ConfigError(f"pace.poll_timeout_ms must be at most {LONGEST}, not {self.poll_timeout_ms}")
+        if self.poll_timeout_ms > LONGEST_POLL_MS:
+            raise ConfigError(f"pace.poll_timeout_ms must be at most {LONGEST_POLL_MS}, not {self.poll_timeout_ms}")
 
 
 @dataclass(slots=True)
