@@ -30,8 +30,8 @@
     9   too much of the input was refused, see `refusals`
    10   told a second time to stop: ended at once; nothing is lost, what was not committed is learned again
 
-`validate` tells its layers apart: 2 is syntax (YAML, names, types), 7 semantics, 6 the connection, 8 the topics; and
-`topics check` ends with 8.
+`validate` tells its layers apart: 2 is syntax (YAML, names, types), 7 semantics, 6 the connection, 4 the history,
+8 the topics; and `topics check` ends with 8.
 
 An error leaves everything as it was: a learner that raised still has the state of the step before, unless it learns in
 place and the result was not finite.

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stream_ocpdl.cli.run import same_problem
 from stream_ocpdl.cli.wiring import ShardWork
 from stream_ocpdl.config.settings import Settings
+from stream_ocpdl.config.validation import validate
 from stream_ocpdl.errors import IMPATIENT, BrokerError, ConfigError, LineageError
 from stream_ocpdl.evidence import examine
 from stream_ocpdl.ocpdl.workers import SERIAL
@@ -26,7 +26,7 @@ from stream_ocpdl.stream.checkpoint import NoStore
 from stream_ocpdl.stream.following import Follower
 from stream_ocpdl.stream.kafka import Connection, Election, committed
 from stream_ocpdl.stream.messages import JournalRecord, Tensor
-from stream_ocpdl.stream.preflight import Scripts, prepare
+from stream_ocpdl.stream.preflight import Scripts, prepare, same_problem
 from stream_ocpdl.stream.replicas import Replica
 from stream_ocpdl.stream.service import Service
 from stream_ocpdl.stream.topics import TopicJournal
@@ -492,10 +492,31 @@ def test_another_problem_is_refused_before_it_stands_by(model):
     model.feed(10)
     with members(model, 1):
         assert eventually(model.learned)
-    same_problem(model.connection, model.settings, model.settings.plan())
+    same_problem(model.connection, model.settings.topics(), model.settings.plan())
     other = model.settings.model_copy(update={"problem": model.settings.problem.model_copy(update={"rank": 3})})
     with pytest.raises(LineageError, match="begun with another problem"):
-        same_problem(model.connection, other, other.plan())
+        same_problem(model.connection, other.topics(), other.plan())
+
+
+@pytest.mark.model(shards=2)
+def test_validate_knows_what_a_model_was_begun_with(model):
+    """A layer of its own is the history: a problem or a number of shards that `run` would refuse."""
+    assert ("history", 0, "") in layers(model.settings)  # there is none yet
+    model.feed(10)
+    with members(model, 1):
+        assert eventually(model.learned)
+    assert [*layers(model.settings)][-2:] == [("history", 0, ""), ("topics", 0, "")]
+    rank = model.settings.problem.model_copy(update={"rank": 3})
+    for change, why in (({"problem": rank}, "begun with another problem"), ({"shards": 1}, "begun with shards: 2")):
+        name, code, error = [*layers(model.settings.model_copy(update=change))][-1]
+        assert (name, code) == ("history", LineageError.exit_code)
+        assert why in error
+
+
+def layers(settings):
+    """Name, exit code and errors of the layers of `validate --connect`."""
+    for layer in validate(lambda: settings, True, "create"):
+        yield layer.name, layer.exit_code, " ".join(layer.errors)
 
 
 def test_a_session_that_the_broker_does_not_allow(model):
@@ -508,6 +529,6 @@ def test_a_session_that_the_broker_does_not_allow(model):
 
     with (
         closing(Election(strange, model.settings.topics().journal, model.name)) as election,
-        pytest.raises(BrokerError, match="does not take us"),
+        pytest.raises(BrokerError, match=r"does not take us.*set another session\.timeout\.ms in kafka\.extra"),
     ):
         take_part(election)

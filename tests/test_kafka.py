@@ -688,6 +688,21 @@ def test_a_topic_that_is_gone_while_it_is_written(broker):
         transactions.write(lambda: rows)
 
 
+def test_a_topic_that_is_deleted_while_it_is_written(broker):
+    """A client that knew it hopes for its return; when that is given up, the error names it all the same."""
+    impatient = kafka.Connection(broker, 5.0, {"topic.metadata.propagation.max.ms": 500})
+    names = [f"{uuid.uuid4().hex}.{kind}" for kind in ("codes", "journal")]
+    kafka.create_topics(impatient, {name: (1, {}) for name in names})
+    transactions = kafka.Transactions(impatient, uuid.uuid4().hex)
+    transactions.open()
+    rows = [kafka.Row(name, 0, None, b"record") for name in names]
+    transactions.write(lambda: rows)
+    kafka.delete_topics(impatient, names[:1])
+
+    with pytest.raises(BrokerError, match=rf"{names[0]} is not there any more.*stream-ocpdl topics create"):
+        transactions.write(lambda: rows)
+
+
 def test_retention_has_passed(learned, tmp_path):
     """If input that was never read is gone, the service ends with its exit code and names topic and partition."""
     learned.feed()

@@ -129,6 +129,13 @@ MISTAKES = {
         "Usage: python -m stream_ocpdl verify [OPTIONS]\nTry 'python -m stream_ocpdl verify --help' for help.\n\n"
         "Error: Invalid value: --storm and --pause are seconds",
     ),
+    "a pause in no storm": (
+        "verify --bootstrap-servers 127.0.0.1:1 --pause 7",
+        SERVICE,
+        2,
+        "Usage: python -m stream_ocpdl verify [OPTIONS]\nTry 'python -m stream_ocpdl verify --help' for help.\n\n"
+        "Error: Invalid value: --pause is between the events of a --storm, and there is none",
+    ),
     "no broker": (
         "run --config service.yaml --set kafka.patience_s=1 --set log.format=plain",
         SERVICE,

@@ -302,7 +302,7 @@ def test_validate_at_the_broker(service):
     alter(connection, names.journal, cleanup_policy="compact")
     code, said = command("validate", "--config", path, "--connect")
     assert code == TOPICS
-    assert said.splitlines()[2:4] == ["connection: ok", "topics: 1 error"]
+    assert said.splitlines()[2:5] == ["connection: ok", "history: ok", "topics: 1 error"]
 
 
 def test_the_service_does_not_start_on_wrong_topics(service):

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -31,15 +31,13 @@ from stream_ocpdl.observe.presence import Presence
 from stream_ocpdl.observe.server import Server
 from stream_ocpdl.ocpdl.learner import warm_up
 from stream_ocpdl.ocpdl.workers import Workers
-from stream_ocpdl.stream.genesis import begun
 from stream_ocpdl.stream.kafka import Connection, Election, reach, topic_names
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import CrashPoint, Warned, no_crash
-from stream_ocpdl.stream.preflight import Scripts, check_rounds, hasty, prepare
+from stream_ocpdl.stream.preflight import Scripts, check_rounds, prepare, same_problem
 from stream_ocpdl.stream.replicas import Replica
 from stream_ocpdl.stream.rights import check_rights
 from stream_ocpdl.stream.service import Pace
-from stream_ocpdl.stream.topics import TopicJournal
 
 log = logging.getLogger("stream_ocpdl")
 
@@ -118,7 +116,7 @@ def serve(
     for warning in prepare(connection, topics, scripts):
         log.warning("%s", warning, extra={"topic": warning.topic})
     check_rounds(connection, topics, plan.rounds)  # of the input it may know nothing: encoders look at that
-    same_problem(connection, settings, plan)
+    same_problem(connection, topics, plan)
     board.starting = "compiling the kernels"
     with Workers(settings.threads or processors()) as workers:
         with said_after(SILENT, "compiling the kernels, once on this machine: it takes a minute or two"):
@@ -134,15 +132,6 @@ def serve(
             if board.address is not None:
                 log.info("endpoints at %s", board.address)
             Replica(election, work, settings.shards, stop, report, turned=board.turned).run()
-
-
-def same_problem(connection: Connection, settings: Settings, plan: Plan) -> None:
-    """Raise if a journal was begun with another problem: a standby would hear of it when it is needed."""
-    for shard in range(settings.shards):  # the first that was begun speaks for all
-        with suppress(BrokerError):  # an open transaction, say: then recovery will look
-            journal = TopicJournal(hasty(connection), settings.topics().journal, shard)
-            if begun(replace(plan, shard=shard), journal) is not None:
-                return
 
 
 def compile_kernels(plan: Plan, workers: Workers) -> None:

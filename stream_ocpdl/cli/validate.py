@@ -18,8 +18,8 @@ from stream_ocpdl.config.validation import validate as layers_of
 def validate(config: Path | None, overrides: tuple[str, ...], connect: bool, as_json: bool) -> None:
     """Check the settings in layers, up to the first that fails. Nothing is changed.
 
-    Ends with 2 for syntax (YAML, names, types), 7 for semantics (what makes no sense), 6 for the connection, and 8 for
-    topics that are not as they must be.
+    Ends with 2 for syntax (YAML, names, types), 7 for semantics (what makes no sense), 6 for the connection, 4 for
+    a model that was begun with other settings, and 8 for topics that are not as they must be.
 
     Example: stream-ocpdl validate --config service.yaml --connect
     """

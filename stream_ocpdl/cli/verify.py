@@ -31,10 +31,8 @@ from stream_ocpdl.verification import verify as run_trial
 @click.option(
     "--pause",
     type=click.FloatRange(0.1, 600),
-    default=2.5,
-    show_default=True,
     metavar="SECONDS",
-    help="Mean time between two events of a storm; with 7 standbys have the time to get warm.",
+    help="Mean time between two events of a storm, 2.5 without it; with 7 standbys have the time to get warm.",
 )
 @click.option(
     "--zombies",
@@ -59,7 +57,7 @@ def verify(
     shards: int,
     replicas: int,
     storm: float,
-    pause: float,
+    pause: float | None,
     zombies: int,
     session_ms: int,
     linger: bool,
@@ -80,7 +78,9 @@ def verify(
 
     if shards > partitions:
         raise click.BadParameter(f"there are {partitions} partitions, and {shards} shards would have to share them")
-    if math.isnan(storm) or math.isnan(pause):  # which is in every range
+    if pause is not None and not storm:
+        raise click.BadParameter("--pause is between the events of a --storm, and there is none")
+    if math.isnan(storm) or math.isnan(pause or 0.0):  # which is in every range
         raise click.BadParameter("--storm and --pause are seconds")
     trial = Trial(
         bootstrap_servers,
@@ -91,7 +91,7 @@ def verify(
         shards=shards,
         replicas=replicas,
         storm=storm,
-        pause=pause,
+        pause=2.5 if pause is None else pause,
         zombies=zombies,
         session_ms=session_ms,
         report=report,

@@ -3,6 +3,7 @@
 syntax       YAML, names of settings, types
 semantics    what the values mean together; what librdkafka says to its settings; files of secrets and certificates
 connection   a broker answers
+history      the model, if it has begun, was begun with these settings
 topics       they are as they must be
 """
 
@@ -11,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from stream_ocpdl.config.settings import Settings, together
-from stream_ocpdl.errors import SEMANTICS, TOPICS, BrokerError, ConfigError, OcpdlError
+from stream_ocpdl.errors import SEMANTICS, TOPICS, BrokerError, ConfigError, LineageError, OcpdlError
 from stream_ocpdl.stream.kafka import Connection, check_options, reach
 from stream_ocpdl.stream.plan import Plan
-from stream_ocpdl.stream.preflight import Finding, Scripts, look
+from stream_ocpdl.stream.preflight import Finding, Scripts, look, same_problem, same_shards
 from stream_ocpdl.stream.rights import check_rights
 from stream_ocpdl.stream.service import Pace
 
@@ -50,16 +51,16 @@ def validate(read: Callable[[], Settings], connect: bool, create: str) -> Iterat
         return
     yield Layer("syntax", 0)
     try:
-        _, _, connection = semantics(settings)
+        plan, _, connection = semantics(settings)
     except ConfigError as error:
         yield _failed("semantics", SEMANTICS, error)
         return
     yield Layer("semantics", 0)
     if connect:
-        yield from _at_the_broker(settings, connection, create)
+        yield from _at_the_broker(settings, plan, connection, create)
 
 
-def _at_the_broker(settings: Settings, connection: Connection, create: str) -> Iterator[Layer]:
+def _at_the_broker(settings: Settings, plan: Plan, connection: Connection, create: str) -> Iterator[Layer]:
     topics, scripts = settings.made(), Scripts(settings.bootstrap_servers, create)
     try:
         reach(connection)
@@ -69,6 +70,14 @@ def _at_the_broker(settings: Settings, connection: Connection, create: str) -> I
         yield _failed("connection", BrokerError.exit_code, error)
         return
     yield Layer("connection", 0)
+    try:
+        if not any(finding.topic == topics.journal and finding.level == "missing" for finding in findings):
+            same_shards(connection, settings.topics())
+            same_problem(connection, settings.topics(), plan)
+    except LineageError as error:
+        yield _failed("history", LineageError.exit_code, error)
+        return
+    yield Layer("history", 0)
     errors = _lines(finding for finding in findings if finding.level == "error")
     others = _lines(finding for finding in findings if finding.level != "error")
     yield Layer("topics", TOPICS if errors else 0, errors, others)

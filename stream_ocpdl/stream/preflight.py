@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Literal
 
 from stream_ocpdl.errors import BrokerError, ConfigError, DecodeError
+from stream_ocpdl.stream.genesis import begun
 from stream_ocpdl.stream.kafka import (
     LARGEST,
     Connection,
@@ -27,9 +28,10 @@ from stream_ocpdl.stream.kafka import (
     read_committed,
 )
 from stream_ocpdl.stream.messages import JournalRecord
+from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.rounds import Rounds
 from stream_ocpdl.stream.shards import check_shards
-from stream_ocpdl.stream.topics import CHECKPOINT_MS, Topics
+from stream_ocpdl.stream.topics import CHECKPOINT_MS, TopicJournal, Topics
 
 PIECE = 1_000_000
 """Bytes that a topic must take in one record: a piece of a large message, with its key and headers."""
@@ -246,6 +248,15 @@ def same_shards(connection: Connection, topics: Topics) -> None:
                 record = JournalRecord.from_bytes(first.value)
                 if record.event == "genesis":
                     check_shards(record.input or "", topics.shards)
+
+
+def same_problem(connection: Connection, topics: Topics, plan: Plan) -> None:
+    """Raise if a journal was begun with another problem: a standby would hear of it when it is needed."""
+    for shard in range(topics.shards):  # the first that was begun speaks for all
+        with suppress(BrokerError):  # an open transaction, say: then recovery will look
+            journal = TopicJournal(hasty(connection), topics.journal, shard)
+            if begun(replace(plan, shard=shard), journal) is not None:
+                return
 
 
 def check_rounds(connection: Connection, topics: Topics, rounds: Rounds | None) -> None:

@@ -246,8 +246,8 @@ def check_lineage(plan: Plan, lineage: str | None) -> None:
     """Raise unless a journal or a checkpoint was made for this problem."""
     if lineage != plan.lineage():
         raise LineageError(
-            "the model was begun with another problem (shape, rank, penalties, weights, seed …), input format or"
-            " partials; restore those settings, or give the model another name"
+            "the model was begun with another problem (shape, rank, penalties, weights, seed …), batching.size, input"
+            " format or partials; restore those settings, or give the model another name"
         )
 
 

@@ -29,11 +29,12 @@ log = logging.getLogger("stream_ocpdl.kafka")
 BUDGET = 10.0
 """Seconds that a shard has to be finished in when the group takes it back."""
 
-REFUSED = (
-    KafkaError.INVALID_SESSION_TIMEOUT,
-    KafkaError.INCONSISTENT_GROUP_PROTOCOL,
-)
-"""What does not mend itself."""
+REFUSED = {
+    KafkaError.INVALID_SESSION_TIMEOUT: "; set another session.timeout.ms in kafka.extra: a broker takes those between"
+    " its group.min.session.timeout.ms (6 s) and group.max.session.timeout.ms",
+    KafkaError.INCONSISTENT_GROUP_PROTOCOL: ": a consumer that is none of ours is in this group",
+}
+"""What does not mend itself, and what may be wrong."""
 
 
 class Election:
@@ -142,7 +143,8 @@ class Election:
         if denied := self._connection.denied(error, about):
             raise denied
         if error.fatal() or error.code() in REFUSED:
-            raise BrokerError(f"the group on {self._topic} does not take us: {error.str()}")
+            advice = REFUSED.get(error.code(), "")
+            raise BrokerError(f"the group on {self._topic} does not take us: {error.str()}{advice}")
         log.warning("the group on %s: %s", self._topic, error.str())
 
     def _heard(self, error: KafkaError) -> None:

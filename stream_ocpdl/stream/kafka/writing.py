@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -41,6 +42,9 @@ attempt finds out."""
 
 GONE = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
 """What it is told of a topic that was deleted, once the client has looked for it in vain."""
+
+LOOK = 5.0
+"""Seconds that a broker has to say which topics there are, where a transaction was given up."""
 
 UNCLEAR = (KafkaError._INCONSISTENT, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 """What it is told when an ACL is missing, and not of which topic."""
@@ -226,9 +230,11 @@ class Transactions:
         with alarm(2 * self._patience, hangs):
             try:
                 return self._write(records, consumed, at, deadline)
-            except (BrokerError, Fenced):
+            except (BrokerError, Fenced) as error:
                 with suppress(KafkaException):  # or readers would wait for it until it times out
                     self._producer.abort_transaction(self._timeout)
+                if not isinstance(error, Fenced | Denied) and (topic := self._deleted()):
+                    raise _gone(topic) from error
                 raise
 
     def _write(self, records: Callable[[], Iterable[Written]], consumed: Any, at: CrashPoint, deadline: float) -> int:
@@ -303,9 +309,7 @@ class Transactions:
             if time.monotonic() > deadline:
                 raise BrokerError(f"{topic} takes no records: the queue of the producer stays full") from None
         elif raised.args[0].code() in GONE:
-            raise BrokerError(
-                f"{topic} is not there any more: make it again with stream-ocpdl topics create"
-            ) from raised
+            raise _gone(topic) from raised
         else:
             self._judge(raised, deadline, time.monotonic())
 
@@ -356,8 +360,20 @@ class Transactions:
                 return Denied(Permission(operation, "topic", topic).missing(*where))
         return None
 
+    def _deleted(self) -> str | None:
+        """A topic that the transaction needs and the broker does not have; nothing is known if it does not answer."""
+        with suppress(BrokerError):
+            wanted = {topic for _, topic in self._wanted}
+            there = allowed_topics(replace(self._connection, patience=min(LOOK, self._patience)), wanted)
+            return next((topic for topic in sorted(wanted) if topic not in there), None)
+        return None
+
     def _deadline(self) -> float:
         return time.monotonic() + self._patience
+
+
+def _gone(topic: str) -> BrokerError:
+    return BrokerError(f"{topic} is not there any more: make it again with stream-ocpdl topics create")
 
 
 class _Aborted(OcpdlError):
