@@ -129,6 +129,12 @@ MISTAKES = {
         "Usage: python -m stream_ocpdl verify [OPTIONS]\nTry 'python -m stream_ocpdl verify --help' for help.\n\n"
         "Error: Invalid value: --storm and --pause are seconds",
     ),
+    "nothing to begin with": (
+        "validate --config service.yaml --set warm_start=nowhere.npz",
+        SERVICE,
+        0,
+        "syntax: ok\nsemantics: ok\n  warning: warm_start: there is no file nowhere.npz; a new model could not begin",
+    ),
     "a pause in no storm": (
         "verify --bootstrap-servers 127.0.0.1:1 --pause 7",
         SERVICE,

@@ -9,6 +9,7 @@ topics       they are as they must be
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from stream_ocpdl.config.settings import Settings, together
@@ -55,9 +56,16 @@ def validate(read: Callable[[], Settings], connect: bool, create: str) -> Iterat
     except ConfigError as error:
         yield _failed("semantics", SEMANTICS, error)
         return
-    yield Layer("semantics", 0)
+    yield Layer("semantics", 0, warnings=tuple(_doubts(settings)))
     if connect:
         yield from _at_the_broker(settings, plan, connection, create)
+
+
+def _doubts(settings: Settings) -> Iterator[str]:
+    """What is an error for a model that is still to begin, and nothing to one that has begun."""
+    warm = settings.warm_start
+    if warm is not None and warm.endswith(".npz") and not Path(warm).is_file():
+        yield f"warm_start: there is no file {warm}; a new model could not begin"
 
 
 def _at_the_broker(settings: Settings, plan: Plan, connection: Connection, create: str) -> Iterator[Layer]:
