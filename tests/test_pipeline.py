@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stream_ocpdl import Problem
-from stream_ocpdl.errors import ConfigError, LineageError
+from stream_ocpdl.errors import ConfigError, LineageError, TooMuchRefused
 from stream_ocpdl.stream.assembly import Refusal
 from stream_ocpdl.stream.batching import Batcher, Batching
 from stream_ocpdl.stream.following import Follower
@@ -416,6 +416,43 @@ def test_a_flood_of_poison_passes(value):
     assert len(world.codes()) == 10
     assert max(map(len, world.stream("journal"))) < 100_000
     assert world.positions == {0: 1010}
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_poison_behind_a_silent_partition(crash):
+    """It goes to the dead letters, though no minibatch can be closed; what is learned later is the same."""
+    good = inputs(2, 20)
+    mixed = [value for k in range(20) for value in (good[0][k], *[b"poison"] * (k % 3))]
+    world, calm = World([mixed, good[1][:3]]), World([mixed, good[1]])
+    serve(world, plan(), PACE, chunk=7)
+    assert len(world.stream("dead-letters")) == mixed.count(b"poison")
+    assert JournalRecord.from_bytes(world.stream("journal")[-1]).ahead
+    if crash:
+        world.checkpoints = []
+    world.input = [mixed, good[1]]
+    end, _ = serve(world, plan(), PACE, chunk=2)
+
+    wanted, _ = serve(calm, plan(), PACE)
+    assert len(world.stream("dead-letters")) == mixed.count(b"poison")
+    assert end.progress.state.digest() == wanted.progress.state.digest()
+    assert world.stream("codes") == calm.stream("codes")
+    assert end.progress.tally == wanted.progress.tally
+
+
+def test_nothing_but_poison_behind_a_silent_partition():
+    """The breaker knows of it. While a partition is only late it does not: in their turn they come one by one."""
+    good = inputs(2, 60)
+    poison = [*good[0][:4], *[b"poison"] * 50]
+    chosen = plan(refusals=Refusals(20, None))
+    world = World([poison, good[1][:4]])
+    with pytest.raises(TooMuchRefused):
+        serve(world, chosen, PACE, chunk=60)
+    assert len(world.codes()) == 5
+    assert world.stream("dead-letters") == []
+
+    world = World([poison, good[1]])
+    serve(world, chosen, PACE, chunk=60)
+    assert len(world.stream("dead-letters")) == 50
 
 
 def test_a_long_flood_costs_no_more_a_record():

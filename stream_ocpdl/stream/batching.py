@@ -129,6 +129,12 @@ class Batcher:
         self._refused_since = 0.0
         self._refused = (0, 0)
         """How many refused records wait in the line without a tensor to wait for, and their bytes."""
+        self._behind, self._behind_since = 0, 0.0
+        """How many such items wait in the lanes, and since when there are some."""
+        self._moved, self._still_since = True, 0.0
+        """Whether lanes have moved since it was last looked; if not, since when they are still."""
+        self._silent = False
+        """Whether they are still for so long that what is refused in them does not wait any more."""
 
     def add(self, item: Item) -> None:
         """Take an item; items of one partition come in the order of their offsets."""
@@ -138,6 +144,7 @@ class Batcher:
             self._count(item, 1)
         elif self._in_turn:
             self._lanes.put(item)
+            self._count_behind(item, 1)
         else:
             self._join(item)
 
@@ -169,9 +176,19 @@ class Batcher:
             oldest = next((item.arrived for item in self._line if not item.empty), None)
             if oldest is not None and now - oldest >= self._batching.linger_ms / 1000:
                 return self._rows()
+        return [] if self._overdue(now) else None
+
+    def _overdue(self, now: float) -> bool:
+        """Whether refused records are too many to wait, or have waited for too long.
+
+        Those in the lanes wait for their turn, however many they are; if it does not come, a partition is silent.
+        """
+        if self._moved:
+            self._moved, self._still_since = False, now
         count, size = self._refused
+        self._silent = self._behind > 0 and now - max(self._behind_since, self._still_since) >= REFUSED_WAIT
         waited = count > 0 and now - self._refused_since >= REFUSED_WAIT
-        return [] if waited or count >= MOST_REFUSED or size >= PLENTY // 2 else None
+        return waited or count >= MOST_REFUSED or size >= PLENTY // 2 or self._silent
 
     def refuse(self, wrong: Mapping[Position, Exception]) -> None:
         """Take tensors out of the line, each for an error; their places stay."""
@@ -182,7 +199,7 @@ class Batcher:
         """Close the minibatch of these rows."""
         if isinstance(rows, Sheet):
             return self._take_plain(rows)
-        if (not rows and self._tensors) or self._batching.rows == "one-per-chain":
+        if (not rows and (self._tensors or self._silent)) or self._batching.rows == "one-per-chain":
             return self._let_go(rows)
         taken = self._pop(len(rows))
         refused = [refusal for item in taken for refusal in item.refused]
@@ -239,14 +256,19 @@ class Batcher:
             if bounded and self._tensors >= self._batching.size and not _lacks_tensor(found):
                 return
             lanes.pop()
-            self._join(found if isinstance(found, Item) else self._opened(found))
+            self._moved = True
+            if isinstance(found, Item):
+                self._count_behind(found, -1)
+                self._join(found)
+            else:
+                self._join(self._opened(found))
 
     def _opened(self, record: Record) -> Item:
         return Item(record.position, self._arrived, Tensor.plain(record.value), (record,))
 
     def _take_plain(self, sheet: Sheet) -> Cut:
         """Close a minibatch that is a piece of each lane."""
-        held, reached = self._held, dict[int, int]()
+        held, reached, self._moved = self._held, dict[int, int](), True
         for partition, count, last in self._lanes.drop(len(sheet.records)):
             held[partition] -= count * self._usual
             reached[partition] = last + 1
@@ -297,6 +319,11 @@ class Batcher:
                 self._refused_since = item.arrived
             self._refused = (count + sign * len(item.refused), size + sign * refused_bytes(item))
 
+    def _count_behind(self, item: Item, sign: int) -> None:
+        if item.refused and item.tensor is None:
+            self._behind_since = self._behind_since if self._behind else item.arrived
+            self._behind += sign
+
     def _hold(self, item: Item, sign: int) -> None:
         """Count an item that waits, or no longer does; a place alone holds nothing."""
         if item.tensor is None and not item.refused:
@@ -319,13 +346,36 @@ class Batcher:
         return taken
 
     def _let_go(self, rows: list[Item]) -> Cut:
-        """These rows and the refused records of the line, ahead of the tensors between them; their places are kept."""
+        """These rows and the refused records of the line, ahead of the tensors between them; their places are kept.
+
+        If a partition is silent also those of the lanes: it may be so for ever.
+        """
         taken = {item.position for item in rows}
         gone = [item.tensor is None or item.position in taken for item in self._line]
         refused = [refusal for item, goes in zip(self._line, gone, strict=True) if goes for refusal in item.refused]
         self._rebuild([done_with(item) if goes else item for item, goes in zip(self._line, gone, strict=True)])
-        cut = self._cut(rows, self._pop(0), refused)
-        return replace(cut, waiting=merged(item.history for item in self._line))
+        behind = self._let_go_behind() if self._silent and not rows else []
+        cut = self._cut(rows, self._pop(0), [*refused, *behind])
+        waiting = [item.history for item in self._line]
+        if behind:
+            waiting += [found.history if isinstance(found, Item) else (1,) for found in self._lanes.in_turn()]
+        return replace(cut, waiting=merged(waiting))
+
+    def _let_go_behind(self) -> list[Refusal]:
+        refused: list[Refusal] = []
+
+        def gone(item: Item) -> Item:
+            if item.tensor is not None or not item.refused:
+                return item
+            refused.extend(item.refused)
+            self._hold(item, -1)
+            left = done_with(item)
+            self._hold(left, 1)
+            return left
+
+        self._lanes.exchange(gone)
+        self._behind, self._silent = 0, False
+        return refused
 
     def _rebuild(self, line: list[Item]) -> None:
         """Put other items in the places of those in the line."""

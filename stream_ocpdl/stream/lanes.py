@@ -6,8 +6,8 @@ follow each other, `first` shows them. Anything else waits as an `Item`, and the
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, zip_longest
 from typing import Any
 
 from stream_ocpdl.stream.items import Item, joined
@@ -40,6 +40,18 @@ class Lanes:
                     kept = None
             if kept is not None:
                 yield kept
+
+    def in_turn(self) -> Iterator[Item | Record]:
+        """What waits, one from each lane in turn; a lane that ends is passed over."""
+        lanes = [*self._lanes[self._turn :], *self._lanes[: self._turn]]
+        return (waits for row in zip_longest(*lanes) for waits in row if waits is not None)
+
+    def exchange(self, change: Callable[[Item], Item]) -> None:
+        """Put other items in the places of those that wait."""
+        for lane in self._lanes:
+            changed = [change(waits) if isinstance(waits, Item) else waits for waits in lane]
+            lane.clear()
+            lane.extend(changed)
 
     def put(self, item: Item) -> None:
         """Let an item wait."""
