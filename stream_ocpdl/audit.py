@@ -21,7 +21,7 @@ from stream_ocpdl.stream.messages import JournalRecord, Record, Snapshot, Versio
 from stream_ocpdl.stream.outputs import snapshot
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import Journal, Source
-from stream_ocpdl.stream.progress import Progress
+from stream_ocpdl.stream.progress import Progress, read_journal
 from stream_ocpdl.stream.recovery import END, Recovered, Recovery, rebuild
 from stream_ocpdl.stream.replaying import replay_all
 from stream_ocpdl.stream.snapshots import Published
@@ -63,8 +63,8 @@ class Past:
         """Replay all that can be, and compare it with the snapshots that were published."""
         mine = (one for one in published if one.snapshot.version.shard == self.plan.shard)
         known = {one.snapshot.version: (one.snapshot.software, sha256(one.value).digest()) for one in mine}
-        found, base = Audit(self.plan, self.source.identity, known), self._judged_by(whole_from)
-        progress = _Progress(self.say)
+        base = self._judged_by(whole_from)
+        found, progress = Audit(self.plan, self._identity_at(base), known), _Progress(self.say)
 
         def on_record(now: Progress, used: Sequence[Record], step: Step | None, record: JournalRecord) -> None:
             found.see(now, record)
@@ -73,6 +73,15 @@ class Past:
         store = NoStore() if base is None else self.store
         found.replayed = replay_all(self.plan, self._world(store, on_record), END if base is None else base)
         return found
+
+    def _identity_at(self, base: int | None) -> str:
+        """What the input was called where a replay begins: it may have got partitions since."""
+        identity = ""
+        for offset, value in self.journal.read() if base is not None else ():
+            identity = read_journal(value).input or identity
+            if offset == base:
+                break
+        return identity or self.source.identity
 
     def _judged_by(self, judge: Callable[[Iterable[tuple[int, bytes]], Mapping[int, str], Present], T]) -> T:
         return judge(self.journal.read(), self.kept(), Present(self.source.identity, self.source.earliest()))

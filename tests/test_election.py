@@ -506,8 +506,12 @@ def test_validate_knows_what_a_model_was_begun_with(model):
     with members(model, 1):
         assert eventually(model.learned)
     assert [*layers(model.settings)][-2:] == [("history", 0, ""), ("topics", 0, "")]
-    rank = model.settings.problem.model_copy(update={"rank": 3})
-    for change, why in (({"problem": rank}, "begun with another problem"), ({"shards": 1}, "begun with shards: 2")):
+    rank, radius = (model.settings.problem.model_copy(update=change) for change in ({"rank": 3}, {"radius": 0.3}))
+    for change, why in (
+        ({"problem": rank}, "begun with another problem"),
+        ({"problem": radius}, "the settings ask for another problem than the journal has: radius"),
+        ({"shards": 1}, "begun with shards: 2"),
+    ):
         name, code, error = [*layers(model.settings.model_copy(update=change))][-1]
         assert (name, code) == ("history", LineageError.exit_code)
         assert why in error

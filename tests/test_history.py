@@ -67,7 +67,7 @@ def test_choosing_a_version():
         choose(found, "5")
     with pytest.raises(ConfigError, match="no snapshot was published"):
         choose([], "latest")
-    with pytest.raises(ConfigError, match="no snapshot was published"):
+    with pytest.raises(ConfigError, match="no snapshot of shard 1 was published"):
         choose(found, "latest", shard=1)
 
 

@@ -250,8 +250,20 @@ def test_a_file_that_is_none(tmp_path, name, content, said):
     assert not (tmp_path / "a.html").exists()
 
 
+def test_a_file_that_was_damaged_in_its_middle(tmp_path):
+    """What is compressed cannot be unpacked: one line, and no traceback."""
+    np.savez_compressed(tmp_path / "a.npz", U1=np.random.default_rng(0).random((40, 20)))
+    content = bytearray((tmp_path / "a.npz").read_bytes())
+    content[100:3000] = bytes(255 - byte for byte in content[100:3000])
+    (tmp_path / "a.npz").write_bytes(content)
+
+    assert "a.npz cannot be read as a .npz file" in call(tmp_path / "a.npz", code=2)
+
+
 def test_loadings_that_do_not_fit(tmp_path):
     """Are a mistake, not a bug."""
+    np.savez(tmp_path / "x.npz", **{"": np.ones(3)})
+    assert "has no loadings U1 … Un" in call(tmp_path / "x.npz", code=2)
     for k, arrays in enumerate(({}, {"U1": np.ones(3)}, {"U1": np.ones((2, 2)), "U2": np.ones((2, 3))})):
         np.savez(tmp_path / f"{k}.npz", **arrays)
         assert "has no loadings U1 … Un" in call(tmp_path / f"{k}.npz", code=2)

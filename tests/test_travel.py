@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewPartitions
 
 from stream_ocpdl import read_snapshots
 from stream_ocpdl.cli import main
@@ -45,6 +46,13 @@ def call(directory, *words, code=0):
 def learned(model):
     """Wait until everything is learned."""
     assert eventually(lambda: committed(model.connection, model.name, model.topics.input) == model.end(), 60)
+
+
+def grow(connection, topic, count):
+    """Give a topic so many partitions."""
+    admin = connection.admin()
+    admin.create_partitions([NewPartitions(topic, count)])[topic].result(30)
+    assert eventually(lambda: kafka.describe(connection, [topic])[topic].partitions == count)
 
 
 def stop(life):
@@ -185,6 +193,7 @@ def test_a_rollback_beyond_the_retention(model, tmp_path):
         said = call(tmp_path, "snapshot", "rollback", "--to-step", "5", code=2)
         assert "declined: " in said
         assert "no longer has offset 0" in said
+        assert "stream-ocpdl replay --window shows the steps that can be gone back to" in said
         assert "back to step 8" in call(tmp_path, "snapshot", "rollback", "--to-step", "8")
         model.feed(10)
         learned(model)
@@ -194,11 +203,50 @@ def test_a_rollback_beyond_the_retention(model, tmp_path):
         assert "no longer has offset 0" in call(tmp_path, "replay", "--to-step", "5", code=4)
         told = json.loads(call(tmp_path, "replay", "--json"))
         stop(life)
+    grow(model.connection, model.topics.input, len(PARTITIONS) + 1)
+    again = json.loads(call(tmp_path, "replay", "--json"))  # snapshots name the input as it was
 
     assert [r.event for r in records(model) if r.request] == ["declined", "rollback"]
     assert (told["differ"], told["step"], told["epoch"]) == ([], 12, 1)
+    assert (again["differ"], again["agree"]) == ([], told["agree"])
+    assert len(told["agree"]) > 0
     used = [(p, k) for r in records(model) for p, first, last in r.used for k in range(first, last + 1)]
     assert len(used) == len(set(used)) == 60
+
+
+def test_every_shard_is_asked(model, tmp_path):
+    """Who changes the terms changes those of all shards, whichever answers in time; who goes back says which."""
+    model.set(shards=2)
+    model.topics = model.settings.topics()
+    kafka.delete_topics(model.connection, list(model.topics.outputs(1)))
+    assert eventually(lambda: not kafka.describe(model.connection, list(model.topics.outputs(1))))
+    kafka.create_topics(model.connection, model.topics.outputs(len(PARTITIONS)))
+    model.feed(20)
+    with process(model, tmp_path) as life:
+        learned(model)
+        stop(life)
+    said = call(tmp_path, "reconfigure", "--sparsity", "0.2", "--wait", "1", code=6)
+    assert [f"shard {k}: no service answered within 1 s" in said for k in (0, 1)] == [True, True]
+    journals = [topics.TopicJournal(model.connection, model.topics.journal, shard) for shard in (0, 1)]
+    with process(model, tmp_path) as life:
+        for journal in journals:
+            assert eventually(
+                lambda journal=journal: (
+                    [
+                        found.terms.sparsity
+                        for found in (JournalRecord.from_bytes(value) for _, value in journal.read())
+                        if found.event == "reconfigure"
+                    ]
+                    == [0.2]
+                ),
+                60,
+            )
+        said = call(tmp_path, "snapshot", "rollback", "--to-step", "2", code=2)
+        assert "the model has 2 shards" in said
+        assert ", shard 1: back to step 2" in call(tmp_path, "snapshot", "rollback", "--to-step", "2", "--shard", "1")
+        stop(life)
+    told = json.loads(call(tmp_path, "replay", "--json"))
+    assert [(one["shard"], one["differ"], one["epoch"]) for one in told] == [(0, [], 0), (1, [], 1)]
 
 
 def test_a_control_topic_that_was_made_anew(model):
@@ -261,11 +309,12 @@ def test_where_a_new_model_begins(model, tmp_path):
 def test_a_warm_start_from_nothing(model, tmp_path):
     """A model that is not there, or a file that is none, is said in one line before anything is begun."""
     (tmp_path / "bad.npz").write_bytes(b"no zip")
-    for warm, said in (
-        ("nowhere", "warm_start nowhere: topic nowhere.snapshots cannot be read"),
-        (str(tmp_path / "bad.npz"), "cannot be read as a .npz file"),
+    for change, said in (
+        ({"warm_start": "nowhere"}, "warm_start nowhere: topic nowhere.snapshots cannot be read"),
+        ({"warm_start": str(tmp_path / "bad.npz")}, "cannot be read as a .npz file"),
+        ({"warm_start": None, "start": "2131-05-04T12:00Z"}, "start is a time that is still to come"),
     ):
-        model.set(warm_start=warm)
+        model.set(**change)
         with process(model, tmp_path) as life:
             assert life.wait(60) == 2
         assert said in (tmp_path / "log").read_text()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from stream_ocpdl.config.loading import load
 from stream_ocpdl.config.places import all_places
@@ -46,6 +47,12 @@ def with_shard(command: F) -> F:
     return click.option("--shard", type=click.IntRange(0), default=0, help="Of a model with several: which is meant.")(
         command
     )
+
+
+def one_shard(settings: Settings) -> bool:
+    """Whether one shard is meant: the model has no other, or the command line names it."""
+    named = click.get_current_context().get_parameter_source("shard") is not ParameterSource.DEFAULT
+    return settings.shards == 1 or named
 
 
 def check_shard(settings: Settings, shard: int) -> None:

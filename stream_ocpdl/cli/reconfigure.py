@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from stream_ocpdl.cli.options import reached, with_settings
-from stream_ocpdl.errors import ConfigError
+from stream_ocpdl.errors import ConfigError, OcpdlError
 from stream_ocpdl.ocpdl.schedules import named
-from stream_ocpdl.stream.asking import ask
+from stream_ocpdl.stream.asking import ask_shards, done
 from stream_ocpdl.stream.messages import JournalRecord, Request
 
 
@@ -51,16 +51,24 @@ def reconfigure(
         if not 0 <= change.get(name, 0.0) < float("inf"):
             raise ConfigError(f"{name} must be nonnegative and finite, not {change[name]}")
     settings, connection = reached(config, overrides)
-    for shard in range(settings.shards):
+    requests = {shard: Request(uuid.uuid4().hex, "reconfigure", change) for shard in range(settings.shards)}
+    answers = ask_shards(connection, settings.topics(), requests, wait)
+    failed: list[OcpdlError] = []
+    for shard in requests:
         name = settings.model if settings.shards == 1 else f"{settings.model}, shard {shard}"
-        request = Request(uuid.uuid4().hex, "reconfigure", change)
-        record = ask(connection, settings.topics(), request, wait, shard)
+        try:
+            record = done(answers.get(shard), settings.topics(), wait)
+        except OcpdlError as error:
+            failed.append(error if settings.shards == 1 else type(error)(f"shard {shard}: {error}"))
+            continue
         if as_json:
             terms = record.terms._asdict() if record.terms else {}
             told = {"model": settings.model, "shard": shard, "step": record.t, "epoch": record.epoch or 0}
             click.echo(json.dumps(told | {"terms": terms, "new": sorted(change)}))
         else:
             tell(name, record, change)
+    if failed:
+        raise type(failed[0])("\n".join(map(str, failed)))
 
 
 def tell(name: str, record: JournalRecord, change: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import click
 import numpy as np
 
 from stream_ocpdl.audit import Audit, Past, past
-from stream_ocpdl.cli.options import check_shard, reached, store_of, with_settings, with_shard
+from stream_ocpdl.cli.options import check_shard, one_shard, reached, store_of, with_settings, with_shard
 from stream_ocpdl.errors import ConfigError
 from stream_ocpdl.machine import processors
 from stream_ocpdl.ocpdl.state import State
@@ -45,9 +45,9 @@ def replay(
 ) -> None:
     """Make the past of a model again, from journal, input and checkpoints, and check every link and digest on the way.
 
-    With --to-step the state after a step; with --window which steps there are; else everything is replayed and compared
-    with the snapshots that were published, byte for byte, which ends with 1 if one differs. Nothing of the model is
-    changed, and it may be running meanwhile.
+    With --to-step the state after a step; with --window which steps there are, both of shard 0 unless --shard says
+    otherwise; else everything is replayed, of all shards, and compared with the snapshots that were published, byte for
+    byte, which ends with 1 if one differs. Nothing of the model is changed, and it may be running meanwhile.
 
     Example: stream-ocpdl replay --config service.yaml --to-step 400 --out state.npz
     """
@@ -59,16 +59,25 @@ def replay(
         raise ConfigError(f"--out must end with .npz or .state, not {out.name!r}")
     settings, connection = reached(config, overrides)
     check_shard(settings, shard)
-    plan, topics = replace(settings.plan(), shard=shard), settings.topics()
-    store = store_of(settings, connection, shard=shard)
-    with past(connection, plan, store, settings.threads or processors(), say) as found:
-        if show_window:
-            result, lines, good = windowed(found)
-        elif to_step is not None:
-            result, lines, good = rebuilt(found, to_step, epoch, out)
-        else:
-            result, lines, good = audited(found, connection, topics)
-    click.echo(json.dumps(result, indent=1) if as_json else "\n".join(lines))
+    every = to_step is None and not show_window and not one_shard(settings)
+    told: list[dict[str, Any]] = []
+    good = True
+    for k in range(settings.shards) if every else [shard]:
+        store = store_of(settings, connection, shard=k)
+        plan = replace(settings.plan(), shard=k)
+        with past(connection, plan, store, settings.threads or processors(), say) as found:
+            if show_window:
+                result, lines, well = windowed(found)
+            elif to_step is not None:
+                result, lines, well = rebuilt(found, to_step, epoch, out)
+            else:
+                result, lines, well = audited(found, connection, settings.topics())
+        told.append({"shard": k} | result)
+        good = good and well
+        if not as_json:
+            click.echo("\n".join([*([f"shard {k}:"] if settings.shards > 1 else []), *lines]))
+    if as_json:
+        click.echo(json.dumps(told if every else told[0], indent=1))
     sys.exit(0 if good else 1)
 
 

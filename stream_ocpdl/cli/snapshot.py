@@ -10,7 +10,7 @@ from typing import Any
 import click
 import numpy as np
 
-from stream_ocpdl.cli.options import check_shard, reached, with_settings, with_shard
+from stream_ocpdl.cli.options import check_shard, one_shard, reached, with_settings, with_shard
 from stream_ocpdl.errors import ConfigError, LineageError
 from stream_ocpdl.ocpdl.matching import SAME, Matching, match_atoms
 from stream_ocpdl.stream.asking import ask, versions
@@ -281,19 +281,26 @@ def rollback(
     """
     settings, connection = reached(config, overrides)
     check_shard(settings, shard)
-    topics = settings.topics()
+    if not one_shard(settings):
+        raise ConfigError(
+            f"the model has {settings.shards} shards, each with a dictionary of its own: say which goes back, --shard 0"
+        )
+    topics, name = settings.topics(), settings.model if settings.shards == 1 else f"{settings.model}, shard {shard}"
     known = versions(connection, topics, shard)
     meant = [entry for entry in known if entry.t == to_step and epoch in (None, entry.epoch)]
     now = known[-1]
     if not meant:
         raise LineageError(f"{topics.journal} has no such step; it stands at step {now.t} of epoch {now.epoch}")
     request = Request(uuid.uuid4().hex, "rollback", t=to_step, epoch=meant[-1].epoch, present=now.epoch)
-    record = ask(connection, topics, request, wait, shard)
+    try:
+        record = ask(connection, topics, request, wait, shard)
+    except ConfigError as error:
+        raise ConfigError(f"{error}. stream-ocpdl replay --window shows the steps that can be gone back to") from None
     if as_json:
         told = {"model": settings.model, "shard": shard, "step": to_step, "of_epoch": meant[-1].epoch}
         click.echo(json.dumps(told | {"epoch": record.epoch, "digest": record.state}))
         return
     click.echo(
-        f"{settings.model}: back to step {to_step} of epoch {meant[-1].epoch}; it goes on as epoch {record.epoch}\n"
+        f"{name}: back to step {to_step} of epoch {meant[-1].epoch}; it goes on as epoch {record.epoch}\n"
         f"digest {record.state}"
     )

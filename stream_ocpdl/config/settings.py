@@ -227,7 +227,8 @@ class Settings(Section):
     )
     warm_start: str | None = Field(
         None,
-        description="Loadings that a new model begins with: MODEL or MODEL/SHARD/EPOCH/T (a snapshot), or a .npz file.",
+        description="Loadings that a new model, with all its shards, begins with: MODEL (the newest snapshot of its"
+        " shard 0), MODEL/SHARD/EPOCH/T, or a .npz file.",
     )
     axes: list[str] | None = Field(
         None, description="Names of the modes; without them the first tensor that has names gives them."

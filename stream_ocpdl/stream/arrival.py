@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from stream_ocpdl.errors import BrokerError, Fenced, LineageError, OcpdlError, Stopped
+from stream_ocpdl.errors import BrokerError, Fenced, OcpdlError, Stopped
 from stream_ocpdl.ocpdl.diagnostics import figures
 from stream_ocpdl.ocpdl.workers import SERIAL, Workers
 from stream_ocpdl.stream.checkpoint import manifest_of
@@ -26,7 +26,7 @@ from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.ports import Said, Warned
 from stream_ocpdl.stream.progress import Progress, here
 from stream_ocpdl.stream.recovery import Recovered, recover
-from stream_ocpdl.stream.terms import terms_of, told_apart
+from stream_ocpdl.stream.terms import hold_to, terms_of, told_apart
 from stream_ocpdl.stream.world import Ports
 
 
@@ -129,14 +129,10 @@ class Arrival:
         return offset
 
     def _hold_to_terms(self, found: Recovered) -> None:
-        """Raise unless the settings have the terms that the model began with, or those in force, which hold."""
+        """Raise unless the settings have terms of this model; say so if they are not those in force."""
         mine, first = terms_of(self.plan.problem), terms_of(found.plan.problem)
         now = found.progress.terms or first
-        if mine not in (first, now):
-            raise LineageError(
-                f"the settings ask for another problem than the journal has: {told_apart(now, mine)}; restore them, and"
-                " change a model that is running with: stream-ocpdl reconfigure"
-            )
+        hold_to(mine, first, now)
         if mine != now:
             self.ports.report(Said(f"the model was reconfigured, and the journal holds: {told_apart(mine, now)}"))
 
@@ -153,7 +149,8 @@ class Arrival:
     def _warn_of_an_earlier_one(self) -> None:
         """Say so if there is no journal, but somebody has learned under this name."""
         with suppress(BrokerError):
-            if self.ports.source.committed():
+            mine = self.ports.source.partitions  # another shard may have begun a moment ago
+            if any(partition in mine for partition in self.ports.source.committed()):
                 said = "there is no journal, but the group has positions: a model of this name was there before, and"
                 self.ports.report(Warned(f"{said} codes may be published again; else give the model another name"))
 

@@ -1,6 +1,7 @@
 """For operators: write a request to a model, and wait for the answer in its journal."""
 
 import time
+from collections.abc import Mapping
 
 from stream_ocpdl.errors import ConfigError, DecodeError, LineageError, Unanswered
 from stream_ocpdl.stream.history import Entry, entries, records_of
@@ -11,21 +12,39 @@ from stream_ocpdl.stream.topics import TopicJournal, Topics
 
 def ask(connection: Connection, topics: Topics, request: Request, wait: float, shard: int = 0) -> JournalRecord:
     """What was done. A request that was declined is an error with the reason."""
-    start = watermarks(connection, topics.journal, [shard])[shard][1]
-    produce(connection, topics.control, [(shard, request.to_bytes())])
-    deadline = time.monotonic() + wait
-    for record in follow(connection, topics.journal, {shard: start}, lambda: time.monotonic() > deadline):
-        answer = _answer(record.value, request.id)
-        if answer is not None and answer.event == "declined":
-            raise ConfigError(f"declined: {answer.reason}")
+    answers = ask_shards(connection, topics, {shard: request}, wait)
+    return done(answers.get(shard), topics, wait)
+
+
+def ask_shards(
+    connection: Connection, topics: Topics, requests: Mapping[int, Request], wait: float
+) -> dict[int, JournalRecord]:
+    """The answers of the shards that answered in time. All are asked before any is waited for: what one of them does,
+    the others are to do as well, whoever answers.
+    """
+    starts = {shard: high for shard, (_, high) in watermarks(connection, topics.journal, list(requests)).items()}
+    produce(connection, topics.control, [(shard, request.to_bytes()) for shard, request in requests.items()])
+    deadline, answers = time.monotonic() + wait, dict[int, JournalRecord]()
+    for record in follow(connection, topics.journal, starts, lambda: time.monotonic() > deadline):
+        shard = record.position.partition
+        answer = _answer(record.value, requests[shard].id)
         if answer is not None:
-            return answer
-        if time.monotonic() > deadline:
+            answers[shard] = answer
+        if len(answers) == len(requests) or time.monotonic() > deadline:
             break
-    raise Unanswered(
-        f"no service answered within {wait:g} s. The request stays on {topics.control}, and is answered when one runs:"
-        " see to it that stream-ocpdl run is running, and do not ask again"
-    )
+    return answers
+
+
+def done(answer: JournalRecord | None, topics: Topics, wait: float) -> JournalRecord:
+    """An answer that says that it was done; any other, and none, is an error."""
+    if answer is None:
+        raise Unanswered(
+            f"no service answered within {wait:g} s. The request stays on {topics.control}, and is answered when one"
+            " runs: see to it that stream-ocpdl run is running, and do not ask again"
+        )
+    if answer.event == "declined":
+        raise ConfigError(f"declined: {answer.reason}")
+    return answer
 
 
 def _answer(value: bytes | None, name: str) -> JournalRecord | None:

@@ -10,6 +10,7 @@ nobody knows here; what is certain is that a checkpoint may take up to its trans
 that can lose input without any outage: an error. Less than a day does not outlast a bad night: a warning.
 """
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,16 +28,21 @@ from stream_ocpdl.stream.kafka import (
     describe,
     read_committed,
 )
-from stream_ocpdl.stream.messages import JournalRecord
+from stream_ocpdl.stream.messages import JournalRecord, Terms
 from stream_ocpdl.stream.plan import Plan
+from stream_ocpdl.stream.progress import read_journal
 from stream_ocpdl.stream.rounds import Rounds
 from stream_ocpdl.stream.shards import check_shards
+from stream_ocpdl.stream.terms import hold_to, terms_of
 from stream_ocpdl.stream.topics import CHECKPOINT_MS, TopicJournal, Topics
 
 PIECE = 1_000_000
 """Bytes that a topic must take in one record: a piece of a large message, with its key and headers."""
 
 DAY = 24 * 3600 * 1000
+
+LAST = 20
+"""Offsets at the end of a journal among which is its last record, unless many transactions were aborted since."""
 
 EVERY = "(every one)"
 """In place of the name of a topic."""
@@ -251,12 +257,21 @@ def same_shards(connection: Connection, topics: Topics) -> None:
 
 
 def same_problem(connection: Connection, topics: Topics, plan: Plan) -> None:
-    """Raise if a journal was begun with another problem: a standby would hear of it when it is needed."""
+    """Raise if a journal has another problem, or other terms: a standby would hear of it when it is needed."""
     for shard in range(topics.shards):  # the first that was begun speaks for all
         with suppress(BrokerError):  # an open transaction, say: then recovery will look
             journal = TopicJournal(hasty(connection), topics.journal, shard)
-            if begun(replace(plan, shard=shard), journal) is not None:
+            found = begun(replace(plan, shard=shard), journal)
+            if found is not None:
+                first = terms_of(found.problem)
+                hold_to(terms_of(plan.problem), first, _newest_terms(journal) or first)
                 return
+
+
+def _newest_terms(journal: TopicJournal) -> Terms | None:
+    """Those in force by the last record, if they are others than at the beginning."""
+    last = deque(journal.read(max(0, journal.end() - LAST)), 1)
+    return read_journal(last[0][1]).terms if last else None
 
 
 def check_rounds(connection: Connection, topics: Topics, rounds: Rounds | None) -> None:

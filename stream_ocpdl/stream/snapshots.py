@@ -1,6 +1,7 @@
 """The dictionaries that a model has published, by their versions; and loadings in files."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from zipfile import BadZipFile
@@ -45,14 +46,15 @@ def choose(found: Iterable[Published], *wanted: str, shard: int = 0) -> list[Pub
     The others are not kept: there may be many, and large.
     """
     meant: dict[str, Published] = {}
-    first = last = None
+    first = last = one = None
     for one in found:
         version = one.snapshot.version
         if version.shard == shard:
             first, last = first or version, version
         meant |= {name: one for name in wanted if is_meant(version, name, shard)}
     if last is None and not meant:
-        raise ConfigError("no snapshot was published so far")
+        of = "" if one is None else f" of shard {shard}"
+        raise ConfigError(f"no snapshot{of} was published so far")
     for name in wanted:
         if name not in meant:
             raise ConfigError(
@@ -82,12 +84,20 @@ def load(path: Path) -> tuple[Array, ...]:
     """The loadings in a .npz file: U1 … Un."""
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            if "factors" in file.files:
-                raise ConfigError(
-                    f"{path} is a state with loadings in units of its own; those of the data are written by"
-                    " snapshot show --out"
-                )
-            count = sum(name[0] == "U" and name[1:].isdigit() for name in file.files)
-            return tuple(np.array(file[f"U{i + 1}"], np.float64) for i in range(count))
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile, TypeError) as error:
-        raise ConfigError(f"{path} cannot be read as a .npz file with U1 … Un: {error}") from error
+            return _loadings(path, file)
+    except ConfigError:
+        raise
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, TypeError, NotImplementedError, zlib.error) as error:
+        why = "it is none" if "pickle" in str(error) else error  # NumPy would advise to trust it
+        raise ConfigError(f"{path} cannot be read as a .npz file with U1 … Un: {why}") from error
+
+
+def _loadings(path: Path, arrays: Mapping[str, Array]) -> tuple[Array, ...]:
+    if "factors" in arrays:
+        raise ConfigError(
+            f"{path} is a state with loadings in units of its own; those of the data are written by snapshot show --out"
+        )
+    count = sum(name[:1] == "U" and name[1:].isdigit() for name in arrays)
+    if count == 0:
+        raise ConfigError(f"{path} has no loadings U1 … Un; it has {', '.join(arrays)[:200] or 'nothing'}")
+    return tuple(np.array(arrays[f"U{i + 1}"], np.float64) for i in range(count))

@@ -1,5 +1,6 @@
 """How a new model begins: where it begins to read, and with which loadings. An old one goes on as its journal says."""
 
+import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -42,6 +43,8 @@ class Start:
     def positions(self, connection: Connection, topic: str) -> dict[int, int]:
         """For each partition the offset at which to begin."""
         if self.name == "timestamp":
+            if self.timestamp > 1000 * time.time():
+                raise ConfigError("start is a time that is still to come; say latest, or a time that has passed")
             return offsets_at(connection, topic, self.timestamp)
         ranges = watermarks(connection, topic, partitions_of_topic(connection, topic))
         return {p: low if self.name == "earliest" else high for p, (low, high) in ranges.items()}

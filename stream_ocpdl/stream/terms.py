@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from stream_ocpdl.errors import ConfigError
+from stream_ocpdl.errors import ConfigError, LineageError
 from stream_ocpdl.ocpdl.problem import Problem
 from stream_ocpdl.ocpdl.schedules import name_of, named
 from stream_ocpdl.stream.messages import Terms
@@ -57,6 +57,15 @@ def changed(problem: Problem, change: Mapping[str, Any]) -> Terms:
             " in another set; begin a new model, with warm_start if you like"
         )
     return terms
+
+
+def hold_to(mine: Terms, first: Terms, now: Terms) -> None:
+    """Raise unless settings have the terms that a model began with, or those in force, which hold."""
+    if mine not in (first, now):
+        raise LineageError(
+            f"the settings ask for another problem than the journal has: {told_apart(now, mine)}; restore them, and"
+            " change a model that is running with: stream-ocpdl reconfigure"
+        )
 
 
 def told_apart(terms: Terms, other: Terms) -> str:
