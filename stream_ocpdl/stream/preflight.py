@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
-from stream_ocpdl.errors import BrokerError, ConfigError, DecodeError
+from stream_ocpdl.errors import BrokerError, ConfigError, DecodeError, LineageError
 from stream_ocpdl.stream.genesis import begun
 from stream_ocpdl.stream.kafka import (
     LARGEST,
@@ -28,7 +28,7 @@ from stream_ocpdl.stream.kafka import (
     describe,
     read_committed,
 )
-from stream_ocpdl.stream.messages import JournalRecord, Terms
+from stream_ocpdl.stream.messages import JournalRecord
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.progress import read_journal
 from stream_ocpdl.stream.rounds import Rounds
@@ -263,15 +263,18 @@ def same_problem(connection: Connection, topics: Topics, plan: Plan) -> None:
             journal = TopicJournal(hasty(connection), topics.journal, shard)
             found = begun(replace(plan, shard=shard), journal)
             if found is not None:
-                first = terms_of(found.problem)
-                hold_to(terms_of(plan.problem), first, _newest_terms(journal) or first)
+                first, last = terms_of(found.problem), _last(journal)
+                if last is not None:
+                    hold_to(terms_of(plan.problem), first, last.terms or first)
                 return
 
 
-def _newest_terms(journal: TopicJournal) -> Terms | None:
-    """Those in force by the last record, if they are others than at the beginning."""
-    last = deque(journal.read(max(0, journal.end() - LAST)), 1)
-    return read_journal(last[0][1]).terms if last else None
+def _last(journal: TopicJournal) -> JournalRecord | None:
+    """The last record, if it is found at once."""
+    with suppress(LineageError):  # it was trimmed, or a later release wrote it: recovery will say so
+        found = deque(journal.read(max(0, journal.end() - LAST)), 1)
+        return read_journal(found[0][1]) if found else None
+    return None
 
 
 def check_rounds(connection: Connection, topics: Topics, rounds: Rounds | None) -> None:
