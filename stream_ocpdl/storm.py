@@ -13,6 +13,9 @@ from collections.abc import Callable
 from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.lives import Life, VerificationFailed
 
+PAUSE = 2.5
+"""Seconds between two events, in the mean, unless somebody wants a calmer one."""
+
 SPREAD = (0.4, 1.6)
 """The shortest and the longest pause between two events, in terms of the mean."""
 

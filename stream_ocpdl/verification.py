@@ -28,7 +28,7 @@ from stream_ocpdl.errors import OcpdlError
 from stream_ocpdl.evidence import Evidence, examine
 from stream_ocpdl.lives import Life, VerificationFailed
 from stream_ocpdl.ocpdl.learner import warm_up
-from stream_ocpdl.storm import Weather, owns
+from stream_ocpdl.storm import PAUSE, Weather, owns
 from stream_ocpdl.stream.kafka import Connection, committed, create_topics, delete_topics, produce, watermarks
 from stream_ocpdl.stream.messages import Code, Draw, Tensor, split
 
@@ -52,7 +52,7 @@ class Trial:
     """Processes at once, in a storm."""
     storm: float = 0.0
     """Seconds for which replicas come and go."""
-    pause: float = 2.5
+    pause: float = PAUSE
     """Mean seconds until the next comes or goes; standbys that are to be warm need some."""
     zombies: int = 0
     """How often the owner of a shard is frozen past its session."""

@@ -55,6 +55,11 @@ def one_shard(settings: Settings) -> bool:
     return settings.shards == 1 or named
 
 
+def name_of(settings: Settings, shard: int) -> str:
+    """What a shard is called; the model, if it has no other."""
+    return settings.model if settings.shards == 1 else f"{settings.model}, shard {shard}"
+
+
 def check_shard(settings: Settings, shard: int) -> None:
     """Raise unless the model has that shard."""
     if shard >= settings.shards:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from stream_ocpdl.cli.options import reached, with_settings
+from stream_ocpdl.cli.options import name_of, reached, with_settings
 from stream_ocpdl.errors import ConfigError, OcpdlError
 from stream_ocpdl.ocpdl.schedules import named
 from stream_ocpdl.stream.asking import ask_shards, done
@@ -55,7 +55,6 @@ def reconfigure(
     answers = ask_shards(connection, settings.topics(), requests, wait)
     failed: list[OcpdlError] = []
     for shard in requests:
-        name = settings.model if settings.shards == 1 else f"{settings.model}, shard {shard}"
         try:
             record = done(answers.get(shard), settings.topics(), wait)
         except OcpdlError as error:
@@ -66,7 +65,7 @@ def reconfigure(
             told = {"model": settings.model, "shard": shard, "step": record.t, "epoch": record.epoch or 0}
             click.echo(json.dumps(told | {"terms": terms, "new": sorted(change)}))
         else:
-            tell(name, record, change)
+            tell(name_of(settings, shard), record, change)
     if failed:
         raise type(failed[0])("\n".join(map(str, failed)))
 

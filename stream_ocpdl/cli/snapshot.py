@@ -10,7 +10,7 @@ from typing import Any
 import click
 import numpy as np
 
-from stream_ocpdl.cli.options import check_shard, one_shard, reached, with_settings, with_shard
+from stream_ocpdl.cli.options import check_shard, name_of, one_shard, reached, with_settings, with_shard
 from stream_ocpdl.errors import ConfigError, LineageError
 from stream_ocpdl.ocpdl.matching import SAME, Matching, match_atoms
 from stream_ocpdl.stream.asking import ask, versions
@@ -285,7 +285,7 @@ def rollback(
         raise ConfigError(
             f"the model has {settings.shards} shards, each with a dictionary of its own: say which goes back, --shard 0"
         )
-    topics, name = settings.topics(), settings.model if settings.shards == 1 else f"{settings.model}, shard {shard}"
+    topics = settings.topics()
     known = versions(connection, topics, shard)
     meant = [entry for entry in known if entry.t == to_step and epoch in (None, entry.epoch)]
     now = known[-1]
@@ -301,6 +301,7 @@ def rollback(
         click.echo(json.dumps(told | {"epoch": record.epoch, "digest": record.state}))
         return
     click.echo(
-        f"{name}: back to step {to_step} of epoch {meant[-1].epoch}; it goes on as epoch {record.epoch}\n"
+        f"{name_of(settings, shard)}: back to step {to_step} of epoch {meant[-1].epoch};"
+        f" it goes on as epoch {record.epoch}\n"
         f"digest {record.state}"
     )

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from stream_ocpdl.storm import quantile
+from stream_ocpdl.storm import PAUSE, quantile
 from stream_ocpdl.stream.kafka import Connection, reach
 from stream_ocpdl.verification import Trial
 from stream_ocpdl.verification import verify as run_trial
@@ -32,7 +32,7 @@ from stream_ocpdl.verification import verify as run_trial
     "--pause",
     type=click.FloatRange(0.1, 600),
     metavar="SECONDS",
-    help="Mean time between two events of a storm, 2.5 without it; with 7 standbys have the time to get warm.",
+    help=f"Mean time between two events of a storm, {PAUSE:g} without it; with 7 standbys have the time to get warm.",
 )
 @click.option(
     "--zombies",
@@ -91,7 +91,7 @@ def verify(
         shards=shards,
         replicas=replicas,
         storm=storm,
-        pause=2.5 if pause is None else pause,
+        pause=PAUSE if pause is None else pause,
         zombies=zombies,
         session_ms=session_ms,
         report=report,
