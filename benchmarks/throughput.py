@@ -12,7 +12,8 @@
 
 `ratio` is service over the smaller of bare and learner, `to_narrow` over that of narrow and learner: the medians of all
 turns, in one run. The broker is compiled in full, as brokers are that run for long (those of the tests start sooner),
-and a turn that does not count goes first.
+and some turns that do not count go first: a broker that has just begun compiles beside its work for most of a minute,
+and takes up to a third of two cores for it.
 
 **Latency.** A producer writes at half the rate that the service reached; a consumer reads committed codes. A code has
 the timestamp of its tensor, so the time from producing a tensor to reading its committed code is known for each. The
@@ -54,6 +55,10 @@ RATIOS = {"ratio": "higher", "to_narrow": "higher"}
 RANK, BATCH, INTERVAL = 10, 32, 50
 PARTITIONS = 2
 NOTHING: Mapping[str, Any] = {}
+TICK = 0.002
+"""Seconds for which a feeder may be ahead of its time."""
+WARM = 4
+"""Turns that do not count."""
 NARROW = {"fetch.message.max.bytes": 1 << 20}
 COLUMNS = {
     "size": "",
@@ -123,7 +128,9 @@ def measure(servers: str, size: Size, turns: int) -> Row:
     connection = Connection(servers)
     with filled(connection, size) as topic:
         rates: dict[str, list[float]] = {"service": [], "bare": [], "narrow": [], "learner": []}
-        bare(connection, topic, size)
+        for _ in range(WARM if turns > 1 else 1):
+            bare(connection, topic, size)
+            service(connection, topic, size)
         for _ in range(turns):
             rates["bare"].append(bare(connection, topic, size))
             rates["narrow"].append(bare(connection, topic, size, NARROW))
@@ -268,8 +275,7 @@ def feed(
     ready.wait()
     writer, began = Writer(connection), time.monotonic()
     for k in range(count):
-        ahead = began + k / rate - time.monotonic()
-        if ahead > 0:
-            time.sleep(ahead)
+        if began + k / rate - time.monotonic() > TICK:  # to sleep for each would cost more than to write it
+            time.sleep(TICK)
         writer.write(topic, values[k % len(values)], None, k % PARTITIONS, connection.patience)
     writer.flush()
