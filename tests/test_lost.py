@@ -94,6 +94,24 @@ def test_what_was_refused_ahead_is_not_lost():
     assert noted.ahead == ()
 
 
+@pytest.mark.parametrize("policy", ["fail", "resume"])
+def test_all_that_is_gone_was_refused_ahead(policy):
+    """Nothing is lost, and it goes on behind it: the poison of a partition may outlive that another one is silent."""
+    good = inputs(2, 20)
+    world, chosen = World([[], [b"poison"] * 5]), plan(on_lost_input=policy)
+    serve(world, chosen, PACE)
+    assert journal(world)[-1].ahead == ((1, 0, 4),)
+    world.trimmed, world.input = {1: 5}, [good[0], [b"poison"] * 5 + good[1]]
+    end, reports = serve(world, chosen, PACE)
+
+    assert end.progress.state.N == 40
+    assert len(world.stream("dead-letters")) == 5
+    assert "input[1] begins at 5 now: what is gone was refused before" in reports
+    again, reports = serve(world, chosen, PACE)
+    assert again.progress.state.digest() == end.progress.state.digest()
+    assert not any("begins at 5" in line for line in reports)
+
+
 def test_retention_passes_while_it_runs():
     """Noticed in mid-run: with one policy it ends with the exact range, with the other it goes on."""
     for policy in ("fail", "resume"):

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from stream_ocpdl.errors import InputLost, LineageError
 from stream_ocpdl.stream.messages import Run
 from stream_ocpdl.stream.plan import Plan
-from stream_ocpdl.stream.ports import Source, Warned
+from stream_ocpdl.stream.ports import Said, Source, Warned
 from stream_ocpdl.stream.progress import Progress
 from stream_ocpdl.stream.shards import check_shards, shards_in
 
@@ -85,7 +85,7 @@ class Noted:
     progress: Progress
     event: str
     more: dict[str, Any]
-    said: tuple[str, ...]
+    said: tuple[Said, ...]
 
 
 def reconcile(
@@ -96,7 +96,7 @@ def reconcile(
     `base` is the offset in the journal and the step of the record whose state this is, if steps after it are lost.
     """
     change, earliest = compared(plan, known, source), source.earliest()
-    said: list[str] = []
+    said: list[Said] = []
     if base is not None:
         said.append(
             Warned(
@@ -120,16 +120,22 @@ def reconcile(
             f"input is gone that was never learned: {ranges(plan.topic, gaps)}; its retention is shorter than the time"
             " since it was written. " + _to_go_on(plan, "without it, noted in the journal as lost")
         )
-    if change == "same" and base is None and not gaps:
+    behind = {p: first for p, first in earliest.items() if first > progress.reached[p]}
+    if change == "same" and base is None and not behind:
         return None
+    refused = {p: first for p, first in behind.items() if p not in {gap[0] for gap in gaps}}
+    said += [
+        Said(f"{plan.topic}[{p}] begins at {first} now: what is gone was refused before", topic=plan.topic, partition=p)
+        for p, first in refused.items()
+    ]
     said += [Warned(f"lost: {ranges(plan.topic, (gap,))}", topic=plan.topic, partition=gap[0]) for gap in gaps]
     more: dict[str, Any] = {"lost": gaps} if gaps else {}
     more |= {"base": base} if base is not None else {}
     more |= {"input": source.identity} if change != "same" else {}
     if base is not None:  # versions stay unique
         progress = replace(progress, epoch=progress.epoch + 1)
-    event = "partitions" if change == "partitions" and base is None and not gaps else "lost"
-    return Noted(_behind(progress, earliest), event, more, tuple(said))
+    event = "partitions" if change == "partitions" and base is None and not behind else "lost"
+    return Noted(_behind(progress, behind), event, more, tuple(said))
 
 
 def ranges(topic: str, gaps: tuple[Run, ...]) -> str:
@@ -160,9 +166,8 @@ def _gaps(progress: Progress, earliest: dict[int, int]) -> Iterator[Run]:
             yield partition, reached, first - 1
 
 
-def _behind(progress: Progress, earliest: dict[int, int]) -> Progress:
-    """The same progress where reading goes on behind the gaps."""
-    behind = {p: k for p, k in earliest.items() if k > progress.reached[p]}
+def _behind(progress: Progress, behind: dict[int, int]) -> Progress:
+    """The same progress where reading of these partitions goes on behind what is gone."""
 
     def left(runs: tuple[Run, ...]) -> tuple[Run, ...]:
         clipped = ((p, max(low, behind.get(p, 0)), high) for p, low, high in runs)
