@@ -129,7 +129,8 @@ def _walk(here: Drill, trial: Trial, topics: dict[str, tuple[int, dict[str, str]
         until(lambda: "standby" in standby.log, "nobody stands by", first, second)
         seen.append(f"{len(made)} topics, two processes: one writes, one stands by")
     with here.item("stream") as seen:
-        feed = Feed(trial, here.connection, here.settings.topic)
+        feed = Feed(trial)
+        feed.begin(here.connection, here.settings.topic)
         until(lambda: here.codes() > 0, "no code was published", writer, standby)
         here.goes_on()
         seen.append(f"codes up to offset {here.codes()} of their first partition")

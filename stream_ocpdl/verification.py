@@ -17,6 +17,7 @@ import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -94,9 +95,10 @@ def verify(trial: Trial) -> Verdict:
     models = models if trial.canonical else models[:1]
     topics = {prefix + ".input": (trial.partitions, dict[str, str]())}
     create_topics(connection, topics)
-    warm_up(models[0].plan().problem)  # what is compiled here no life has to compile
+    feed = Feed(trial)
     try:
-        feed = Feed(trial, connection, models[0].topic)
+        warm_up(models[0].plan().problem)  # what is compiled here no life has to compile
+        feed.begin(connection, models[0].topic)
         _disturb(trial, models[0], verdict)
         if trial.storm or trial.zombies:
             weather = Weather(models[0], trial.replicas, trial.session_ms / 1000, trial.pause, trial.seed, trial.report)
@@ -108,6 +110,7 @@ def verify(trial: Trial) -> Verdict:
         trial.report("examining")
         _judge(verdict, [examine(connection, settings) for settings in models])
     finally:
+        feed.stop()  # else it would write on, and a broker that makes topics by itself would make this one again
         for settings in models:
             topics |= settings.topics().outputs(1)
         delete_topics(connection, topics)
@@ -174,9 +177,10 @@ class Feed:
     that all tensors fill whole minibatches.
     """
 
-    def __init__(self, trial: Trial, connection: Connection, topic: str) -> None:
+    def __init__(self, trial: Trial) -> None:
         self._trial = trial
         self._ending = threading.Event()
+        self._stopped = False
         self._failed: list[OcpdlError] = []
         self._written = 0
         self._planned = dict.fromkeys(range(trial.shards), 0)
@@ -185,16 +189,27 @@ class Feed:
         """Whether a tensor that is poison was written after the last good one: only the next minibatch finds it out."""
         self._drawn: dict[int, bytes] = {}
         """For each partition the last draw that came in one."""
+        self._thread: threading.Thread | None = None
+
+    def begin(self, connection: Connection, topic: str) -> None:
+        """Write to this topic from now on."""
         self._thread = threading.Thread(target=self._run, args=(connection, topic), daemon=True)
         self._thread.start()
 
     def end(self) -> int:
         """Write what is left, and wait until everything has arrived; how many records it was."""
         self._ending.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         if self._failed:
             raise self._failed[0]
         return self._written
+
+    def stop(self) -> None:
+        """Write no more, whatever is left."""
+        self._stopped = True
+        with suppress(OcpdlError):
+            self.end()
 
     def _run(self, connection: Connection, topic: str) -> None:
         try:
@@ -206,6 +221,8 @@ class Feed:
         began, rounds = time.monotonic(), 0
         lines: list[deque[bytes | None]] = [deque() for _ in range(self._trial.partitions)]
         while not self._ending.is_set() or not all(map(self._even, self._planned)) or any(lines):
+            if self._stopped:
+                return
             for partition, line in enumerate(lines):
                 if not line:
                     shard = partition % self._trial.shards

@@ -517,6 +517,28 @@ def test_validate_knows_what_a_model_was_begun_with(model):
         assert why in error
 
 
+def test_what_was_aborted_hides_no_terms(model):
+    """The last record is found behind what a writer that died has left; while its transaction is open, that is said."""
+    model.feed(10)
+    with members(model, 1):
+        assert eventually(model.learned)
+    journal = model.settings.topics().journal
+    radius = model.settings.problem.model_copy(update={"radius": 0.3})
+    other = model.settings.model_copy(update={"problem": radius})
+    writer = model.connection.producer(f"{model.name}.dies")
+    writer.init_transactions(30)
+    writer.begin_transaction()
+    for _ in range(40):
+        writer.produce(journal, b"never committed", partition=0)
+    writer.flush(30)
+
+    (history,) = [layer for layer in validate(lambda: other, True, "create") if layer.name == "history"]
+    assert history.exit_code == 0
+    assert "could not be read to its end soon" in history.warnings[0]
+    writer.abort_transaction(30)
+    assert eventually(lambda: ("history", LineageError.exit_code) == [*layers(other)][-1][:2])
+
+
 def layers(settings):
     """Name, exit code and errors of the layers of `validate --connect`."""
     for layer in validate(lambda: settings, True, "create"):

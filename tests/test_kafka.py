@@ -29,7 +29,7 @@ from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.stream import kafka, topics
 from stream_ocpdl.stream.checkpoint import DirectoryStore, manifest_of, state_of
 from stream_ocpdl.stream.kafka import Connection, KafkaSource, Transactions, committed, read_committed
-from stream_ocpdl.stream.messages import GENESIS, Code, JournalRecord, Tensor, split
+from stream_ocpdl.stream.messages import GENESIS, Code, JournalRecord, Output, Tensor, split
 from stream_ocpdl.stream.plan import Plan
 from stream_ocpdl.stream.progress import Progress
 from stream_ocpdl.stream.service import Service
@@ -686,6 +686,22 @@ def test_a_topic_that_is_gone_while_it_is_written(broker):
 
     with pytest.raises(BrokerError, match=r"is-gone\.codes is not there any more.*stream-ocpdl topics create"):
         transactions.write(lambda: rows)
+
+
+@pytest.mark.parametrize(
+    ("stream", "advice"), [("journal", "another name, with warm_start"), ("codes", "topics create")]
+)
+def test_what_to_do_depends_on_the_topic_that_is_gone(broker, stream, advice):
+    """A journal that is made again would be a model without a past; codes are only codes."""
+    impatient = kafka.Connection(broker, options={"topic.metadata.propagation.max.ms": 500})
+    model = uuid.uuid4().hex
+    names = Topics.of(model, f"{model}.input")
+    kafka.create_topics(impatient, {names.input: (1, {})})
+    outbox = TopicOutbox(impatient, names, model, KafkaSource(impatient, names.input, model))
+    outbox.open()
+
+    with pytest.raises(BrokerError, match=rf"{model}\.{stream} is not there any more: .*{advice}"):
+        outbox.commit([Output(stream, b"", b"value")], {})
 
 
 def test_a_topic_that_is_deleted_while_it_is_written(broker):

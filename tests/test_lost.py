@@ -486,6 +486,15 @@ def test_a_model_that_was_there_before():
     assert not any("was there before" in line for line in calm)
 
 
+def test_positions_of_other_shards_say_nothing_of_this_one():
+    """A shard that begins after another finds that one's positions, in partitions that are not its own."""
+    world = World(inputs(2, 20))
+    world.positions = {2: 3}
+    _, reports = serve(world, plan(), PACE)
+
+    assert not any("was there before" in line for line in reports)
+
+
 def test_positions_that_somebody_set():
     """They are noticed and said; the journal wins."""
     world, calm = learned(), learned()

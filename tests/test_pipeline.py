@@ -465,6 +465,28 @@ def test_nothing_but_poison_behind_a_silent_partition():
     assert len(world.stream("dead-letters")) == 50
 
 
+def test_while_nobody_reads_no_partition_is_silent():
+    """A service that was held up, by its broker say, has not looked: the breaker counts in turns then, too."""
+    good = inputs(2, 60)
+    chosen = plan(refusals=Refusals(20, None))
+    pipeline = Pipeline(chosen, beginning(chosen, {0: 0, 1: 0}), "input")
+    pipeline.feed([Record(Position(1, k), None, b"poison") for k in range(50)], 0.0)
+    assert pipeline.step(0.0) is None
+    assert pipeline.step(60.0) is None
+    pipeline.feed([Record(Position(0, k), None, value) for k, value in enumerate(good[0])], 60.0)
+    while pipeline.step(60.0) is not None:
+        pass
+
+    assert pipeline.progress.tally.refused > 20
+
+    pipeline = Pipeline(chosen, beginning(chosen, {0: 0, 1: 0}), "input")
+    pipeline.feed([Record(Position(1, k), None, b"poison") for k in range(50)], 0.0)
+    for look in range(11):
+        assert pipeline.step(look / 11) is None
+    with pytest.raises(TooMuchRefused):
+        pipeline.step(1.0)
+
+
 def test_a_long_flood_costs_no_more_a_record():
     """A hundred thousand refused records behind a waiting tensor take seconds, and leave one run in the journal."""
     serve(World(flood(100)), plan(), PACE)  # so that all is compiled

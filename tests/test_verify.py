@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from stream_ocpdl.cli import main
 from stream_ocpdl.stream.kafka import Connection, topic_names
-from stream_ocpdl.verification import CRASH_POINTS, Trial, verify
+from stream_ocpdl.verification import CRASH_POINTS, Feed, Trial, verify
 from tests.test_kafka import eventually
 
 
@@ -43,6 +43,16 @@ def test_a_broken_promise_is_told(broker, monkeypatch):
     assert failures == [
         f"{model}: it does not hold that positions are the journal's" for model in ("disturbed", "calm")
     ]
+
+
+def test_a_feed_that_is_stopped_writes_no_more():
+    """Not even what would fill the last minibatches: its topic is about to be removed."""
+    feed = Feed(Trial("nowhere", partitions=3))
+    rows = feed._paced()
+    next(rows)
+    feed.stop()
+
+    assert len(list(rows)) == 2  # of the round that was begun
 
 
 def test_who_is_told_to_stop_leaves_no_topic(broker):

@@ -14,7 +14,7 @@ from stream_ocpdl.config.loading import load
 from stream_ocpdl.config.places import all_places
 from stream_ocpdl.config.settings import Settings
 from stream_ocpdl.config.validation import semantics
-from stream_ocpdl.errors import ConfigError
+from stream_ocpdl.errors import ConfigError, OcpdlError
 from stream_ocpdl.stream.checkpoint import CheckpointStore, DirectoryStore
 from stream_ocpdl.stream.kafka import Connection, reach
 from stream_ocpdl.stream.ports import CrashPoint, no_crash
@@ -58,6 +58,23 @@ def one_shard(settings: Settings) -> bool:
 def name_of(settings: Settings, shard: int) -> str:
     """What a shard is called; the model, if it has no other."""
     return settings.model if settings.shards == 1 else f"{settings.model}, shard {shard}"
+
+
+class Failures:
+    """What went wrong with some shards, said when all are done."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._failed: list[OcpdlError] = []
+
+    def add(self, shard: int, error: OcpdlError) -> None:
+        """Note that a shard failed."""
+        self._failed.append(error if self._settings.shards == 1 else type(error)(f"shard {shard}: {error}"))
+
+    def tell(self) -> None:
+        """Raise for all of them, if any did, with the exit code of the first."""
+        if self._failed:
+            raise type(self._failed[0])("\n".join(map(str, self._failed)))
 
 
 def check_shard(settings: Settings, shard: int) -> None:

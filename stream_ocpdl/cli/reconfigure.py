@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from stream_ocpdl.cli.options import name_of, reached, with_settings
+from stream_ocpdl.cli.options import Failures, name_of, reached, with_settings
 from stream_ocpdl.errors import ConfigError, OcpdlError
 from stream_ocpdl.ocpdl.schedules import named
 from stream_ocpdl.stream.asking import ask_shards, done
@@ -53,12 +53,12 @@ def reconfigure(
     settings, connection = reached(config, overrides)
     requests = {shard: Request(uuid.uuid4().hex, "reconfigure", change) for shard in range(settings.shards)}
     answers = ask_shards(connection, settings.topics(), requests, wait)
-    failed: list[OcpdlError] = []
+    failures = Failures(settings)
     for shard in requests:
         try:
             record = done(answers.get(shard), settings.topics(), wait)
         except OcpdlError as error:
-            failed.append(error if settings.shards == 1 else type(error)(f"shard {shard}: {error}"))
+            failures.add(shard, error)
             continue
         if as_json:
             terms = record.terms._asdict() if record.terms else {}
@@ -66,8 +66,7 @@ def reconfigure(
             click.echo(json.dumps(told | {"terms": terms, "new": sorted(change)}))
         else:
             tell(name_of(settings, shard), record, change)
-    if failed:
-        raise type(failed[0])("\n".join(map(str, failed)))
+    failures.tell()
 
 
 def tell(name: str, record: JournalRecord, change: dict[str, Any]) -> None:

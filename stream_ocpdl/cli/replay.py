@@ -10,8 +10,8 @@ import click
 import numpy as np
 
 from stream_ocpdl.audit import Audit, Past, past
-from stream_ocpdl.cli.options import check_shard, one_shard, reached, store_of, with_settings, with_shard
-from stream_ocpdl.errors import ConfigError
+from stream_ocpdl.cli.options import Failures, check_shard, one_shard, reached, store_of, with_settings, with_shard
+from stream_ocpdl.errors import ConfigError, OcpdlError
 from stream_ocpdl.machine import processors
 from stream_ocpdl.ocpdl.state import State
 from stream_ocpdl.stream.history import find
@@ -61,23 +61,28 @@ def replay(
     check_shard(settings, shard)
     every = to_step is None and not show_window and not one_shard(settings)
     told: list[dict[str, Any]] = []
-    good = True
+    good, failures = True, Failures(settings)
     for k in range(settings.shards) if every else [shard]:
         store = store_of(settings, connection, shard=k)
         plan = replace(settings.plan(), shard=k)
-        with past(connection, plan, store, settings.threads or processors(), say) as found:
-            if show_window:
-                result, lines, well = windowed(found)
-            elif to_step is not None:
-                result, lines, well = rebuilt(found, to_step, epoch, out)
-            else:
-                result, lines, well = audited(found, connection, settings.topics())
+        try:
+            with past(connection, plan, store, settings.threads or processors(), say) as found:
+                if show_window:
+                    result, lines, well = windowed(found)
+                elif to_step is not None:
+                    result, lines, well = rebuilt(found, to_step, epoch, out)
+                else:
+                    result, lines, well = audited(found, connection, settings.topics())
+        except OcpdlError as error:
+            failures.add(k, error)
+            continue
         told.append({"shard": k} | result)
         good = good and well
         if not as_json:
             click.echo("\n".join([*([f"shard {k}:"] if settings.shards > 1 else []), *lines]))
-    if as_json:
+    if as_json and told:
         click.echo(json.dumps(told if every else told[0], indent=1))
+    failures.tell()
     sys.exit(0 if good else 1)
 
 

@@ -295,7 +295,10 @@ def rollback(
     try:
         record = ask(connection, topics, request, wait, shard)
     except ConfigError as error:
-        raise ConfigError(f"{error}. stream-ocpdl replay --window shows the steps that can be gone back to") from None
+        which = "" if settings.shards == 1 else f" --shard {shard}"
+        raise ConfigError(
+            f"{error}. stream-ocpdl replay --window{which} shows the steps that can be gone back to"
+        ) from None
     if as_json:
         told = {"model": settings.model, "shard": shard, "step": to_step, "of_epoch": meant[-1].epoch}
         click.echo(json.dumps(told | {"epoch": record.epoch, "digest": record.state}))

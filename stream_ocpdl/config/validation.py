@@ -20,6 +20,8 @@ from stream_ocpdl.stream.preflight import Finding, Scripts, look, same_problem, 
 from stream_ocpdl.stream.rights import check_rights
 from stream_ocpdl.stream.service import Pace
 
+UNKNOWN = "{} could not be read to its end soon: somebody left a transaction open. run will compare its terms"
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:
@@ -78,14 +80,15 @@ def _at_the_broker(settings: Settings, plan: Plan, connection: Connection, creat
         yield _failed("connection", BrokerError.exit_code, error)
         return
     yield Layer("connection", 0)
+    known = True
     try:
         if not any(finding.topic == topics.journal and finding.level == "missing" for finding in findings):
             same_shards(connection, settings.topics())
-            same_problem(connection, settings.topics(), plan)
+            known = same_problem(connection, settings.topics(), plan)
     except LineageError as error:
         yield _failed("history", LineageError.exit_code, error)
         return
-    yield Layer("history", 0)
+    yield Layer("history", 0, warnings=() if known else (UNKNOWN.format(topics.journal),))
     errors = _lines(finding for finding in findings if finding.level == "error")
     others = _lines(finding for finding in findings if finding.level != "error")
     yield Layer("topics", TOPICS if errors else 0, errors, others)

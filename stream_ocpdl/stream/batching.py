@@ -59,6 +59,9 @@ MOST_REFUSED = 100
 REFUSED_WAIT = 1.0
 """Seconds after which they do not either: their dead letters say what is wrong, perhaps why no minibatch comes."""
 
+LOOKED = 0.25
+"""So many seconds a look counts at most where a partition is said to be silent: while nobody reads, none is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Batching:
@@ -129,12 +132,10 @@ class Batcher:
         self._refused_since = 0.0
         self._refused = (0, 0)
         """How many refused records wait in the line without a tensor to wait for, and their bytes."""
-        self._behind, self._behind_since = 0, 0.0
-        """How many such items wait in the lanes, and since when there are some."""
-        self._moved, self._still_since = True, 0.0
-        """Whether lanes have moved since it was last looked; if not, since when they are still."""
-        self._silent = False
-        """Whether they are still for so long that what is refused in them does not wait any more."""
+        self._behind = 0
+        """How many such items wait in the lanes."""
+        self._still, self._looked = 0.0, 0.0
+        """Seconds for which lanes with such items have not moved, as far as somebody looked; and when that was last."""
 
     def add(self, item: Item) -> None:
         """Take an item; items of one partition come in the order of their offsets."""
@@ -183,12 +184,16 @@ class Batcher:
 
         Those in the lanes wait for their turn, however many they are; if it does not come, a partition is silent.
         """
-        if self._moved:
-            self._moved, self._still_since = False, now
+        self._still += min(max(now - self._looked, 0.0), LOOKED)
+        self._looked = now
         count, size = self._refused
-        self._silent = self._behind > 0 and now - max(self._behind_since, self._still_since) >= REFUSED_WAIT
         waited = count > 0 and now - self._refused_since >= REFUSED_WAIT
         return waited or count >= MOST_REFUSED or size >= PLENTY // 2 or self._silent
+
+    @property
+    def _silent(self) -> bool:
+        """Whether lanes are still for so long that what is refused in them does not wait any more."""
+        return self._behind > 0 and self._still >= REFUSED_WAIT
 
     def refuse(self, wrong: Mapping[Position, Exception]) -> None:
         """Take tensors out of the line, each for an error; their places stay."""
@@ -256,7 +261,7 @@ class Batcher:
             if bounded and self._tensors >= self._batching.size and not _lacks_tensor(found):
                 return
             lanes.pop()
-            self._moved = True
+            self._still = 0.0
             if isinstance(found, Item):
                 self._count_behind(found, -1)
                 self._join(found)
@@ -268,7 +273,7 @@ class Batcher:
 
     def _take_plain(self, sheet: Sheet) -> Cut:
         """Close a minibatch that is a piece of each lane."""
-        held, reached, self._moved = self._held, dict[int, int](), True
+        held, reached, self._still = self._held, dict[int, int](), 0.0
         for partition, count, last in self._lanes.drop(len(sheet.records)):
             held[partition] -= count * self._usual
             reached[partition] = last + 1
@@ -321,7 +326,7 @@ class Batcher:
 
     def _count_behind(self, item: Item, sign: int) -> None:
         if item.refused and item.tensor is None:
-            self._behind_since = self._behind_since if self._behind else item.arrived
+            self._still = self._still if self._behind else 0.0
             self._behind += sign
 
     def _hold(self, item: Item, sign: int) -> None:
@@ -374,7 +379,7 @@ class Batcher:
             return left
 
         self._lanes.exchange(gone)
-        self._behind, self._silent = 0, False
+        self._behind = 0
         return refused
 
     def _rebuild(self, line: list[Item]) -> None:

@@ -41,8 +41,8 @@ PIECE = 1_000_000
 
 DAY = 24 * 3600 * 1000
 
-LAST = 20
-"""Offsets at the end of a journal among which is its last record, unless many transactions were aborted since."""
+LAST = (20, 400, 8000)
+"""Offsets at the end of a journal among which its last record is looked for: whoever dies leaves some without any."""
 
 EVERY = "(every one)"
 """In place of the name of a topic."""
@@ -256,24 +256,36 @@ def same_shards(connection: Connection, topics: Topics) -> None:
                     check_shards(record.input or "", topics.shards)
 
 
-def same_problem(connection: Connection, topics: Topics, plan: Plan) -> None:
-    """Raise if a journal has another problem, or other terms: a standby would hear of it when it is needed."""
+def same_problem(connection: Connection, topics: Topics, plan: Plan) -> bool:
+    """Raise if a journal has another problem, or other terms: a standby would hear of it when it is needed.
+
+    Whether it is known: false if there are journals, and none of them could be read soon.
+    """
+    known = True
     for shard in range(topics.shards):  # the first that was begun speaks for all
-        with suppress(BrokerError):  # an open transaction, say: then recovery will look
+        try:
             journal = TopicJournal(hasty(connection), topics.journal, shard)
             found = begun(replace(plan, shard=shard), journal)
-            if found is not None:
-                first, last = terms_of(found.problem), _last(journal)
-                if last is not None:
-                    hold_to(terms_of(plan.problem), first, last.terms or first)
-                return
+            last = None if found is None else _last(journal)
+        except BrokerError:  # an open transaction, say: then recovery will look
+            known = False
+            continue
+        if found is not None and last is not None:
+            first = terms_of(found.problem)
+            hold_to(terms_of(plan.problem), first, last.terms or first)
+            return True
+        known = known and found is None
+    return known
 
 
 def _last(journal: TopicJournal) -> JournalRecord | None:
     """The last record, if it is found at once."""
     with suppress(LineageError):  # it was trimmed, or a later release wrote it: recovery will say so
-        found = deque(journal.read(max(0, journal.end() - LAST)), 1)
-        return read_journal(found[0][1]) if found else None
+        end = journal.end()
+        for back in LAST:
+            found = deque(journal.read(max(0, end - back)), 1)
+            if found:
+                return read_journal(found[0][1])
     return None
 
 

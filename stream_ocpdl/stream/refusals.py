@@ -1,4 +1,5 @@
-"""When too much is refused: by counts of messages in the order of the stream, never by a clock.
+"""When too much is refused: by counts of messages in the order of the stream, never by a clock (but for partitions that
+wait for one that is silent: what is refused in these leaves ahead of its turn, and counts as it leaves).
 
 A message that is refused goes to the dead letters, and the stream goes on. A topic of which nearly nothing can be
 learned is another matter: a wrong shape, a wrong format, a broken producer. Going on would drain it into the dead

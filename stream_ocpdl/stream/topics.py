@@ -14,6 +14,7 @@ from stream_ocpdl.errors import LineageError, OcpdlError, StateError
 from stream_ocpdl.stream.checkpoint import KEPT, Candidate
 from stream_ocpdl.stream.kafka import (
     LARGEST,
+    MAKE_AGAIN,
     Connection,
     KafkaSource,
     Row,
@@ -132,7 +133,9 @@ class TopicOutbox:
         """In a term every transaction shows its token; without one the transactional id is the only fence."""
         self._topics, self._source, self._at, self._term, self._shard = topics, source, at, term, shard
         check = term.check if term else nothing
-        self._transactions = Transactions(connection, f"{model}.steps.{shard}", check=check)
+        self._transactions = Transactions(
+            connection, f"{model}.steps.{shard}", check=check, remedy=partial(_remedy, topics)
+        )
 
     def open(self) -> None:
         """Fence every predecessor."""
@@ -148,6 +151,17 @@ class TopicOutbox:
             return self._source.positions(positions, self._term.show(refused) if self._term else None)
 
         return self._transactions.write(records, consumed, self._at)
+
+
+def _remedy(topics: Topics, topic: str) -> str:
+    """What to do about a topic that is gone. No method: an outbox that its client knows would be kept, and the client
+    with its threads, until garbage is collected.
+    """
+    if topic == topics.journal:
+        return "the past of the model went with it. Give the model another name, with warm_start its dictionary"
+    if topic == topics.input:
+        return "what was not learned of it is gone. Once it is made anew, on_lost_input says whether to go on"
+    return MAKE_AGAIN
 
 
 class TopicCodebox:

@@ -41,10 +41,11 @@ from stream_ocpdl.stream.kafka.reading import (
     watermarks,
 )
 from stream_ocpdl.stream.kafka.windows import Window, read_windows, stable_ends, windows
-from stream_ocpdl.stream.kafka.writing import Row, Sent, Transactions, Writer, Written, produce
+from stream_ocpdl.stream.kafka.writing import MAKE_AGAIN, Row, Sent, Transactions, Writer, Written, produce
 
 __all__ = [
     "LARGEST",
+    "MAKE_AGAIN",
     "Connection",
     "Described",
     "Election",

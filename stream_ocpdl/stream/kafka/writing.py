@@ -43,6 +43,8 @@ attempt finds out."""
 GONE = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
 """What it is told of a topic that was deleted, once the client has looked for it in vain."""
 
+MAKE_AGAIN = "make it again with stream-ocpdl topics create"
+
 LOOK = 5.0
 """Seconds that a broker has to say which topics there are, where a transaction was given up."""
 
@@ -190,14 +192,17 @@ class Transactions:
         timeout_ms: int = 180_000,
         check: Callable[[], None] = lambda: None,
         right: Permission | None = None,
+        remedy: Callable[[str], str] = lambda _: MAKE_AGAIN,
     ) -> None:
-        """`check` is called between attempts, and may raise to end them; `right` is what lets us have this id."""
+        """`check` is called between attempts, and may raise to end them; `right` is what lets us have this id; `remedy`
+        says what to do about a topic that is gone.
+        """
         self._connection, self._patience = connection, connection.patience
         self._timeout = min(10.0, connection.patience)
         self._abandon = connection.abandon
         self.id, self._timeout_ms = transactional_id, timeout_ms
         self._right = right or Permission("Write", "transactional-id", transactional_id)
-        self._check, self._backoff = check, Backoff(transactional_id)
+        self._check, self._backoff, self._remedy = check, Backoff(transactional_id), remedy
         self._opened: Producer | None = None
         self._wanted: set[tuple[Operation, str]] = set()
         """What the present transaction must be allowed to do, with which topics."""
@@ -234,7 +239,7 @@ class Transactions:
                 with suppress(KafkaException):  # or readers would wait for it until it times out
                     self._producer.abort_transaction(self._timeout)
                 if not isinstance(error, Fenced | Denied) and (topic := self._deleted()):
-                    raise _gone(topic) from error
+                    raise self._gone(topic) from error
                 raise
 
     def _write(self, records: Callable[[], Iterable[Written]], consumed: Any, at: CrashPoint, deadline: float) -> int:
@@ -309,7 +314,7 @@ class Transactions:
             if time.monotonic() > deadline:
                 raise BrokerError(f"{topic} takes no records: the queue of the producer stays full") from None
         elif raised.args[0].code() in GONE:
-            raise _gone(topic) from raised
+            raise self._gone(topic) from raised
         else:
             self._judge(raised, deadline, time.monotonic())
 
@@ -368,12 +373,11 @@ class Transactions:
             return next((topic for topic in sorted(wanted) if topic not in there), None)
         return None
 
+    def _gone(self, topic: str) -> BrokerError:
+        return BrokerError(f"{topic} is not there any more: {self._remedy(topic)}")
+
     def _deadline(self) -> float:
         return time.monotonic() + self._patience
-
-
-def _gone(topic: str) -> BrokerError:
-    return BrokerError(f"{topic} is not there any more: make it again with stream-ocpdl topics create")
 
 
 class _Aborted(OcpdlError):
