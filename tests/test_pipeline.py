@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from stream_ocpdl import Problem
 from stream_ocpdl.errors import ConfigError, LineageError, TooMuchRefused
+from stream_ocpdl.stream import batching
 from stream_ocpdl.stream.assembly import Refusal
 from stream_ocpdl.stream.batching import Batcher, Batching
 from stream_ocpdl.stream.following import Follower
@@ -463,6 +464,24 @@ def test_nothing_but_poison_behind_a_silent_partition():
     world = World([poison, good[1]])
     serve(world, chosen, PACE, chunk=60)
     assert len(world.stream("dead-letters")) == 50
+
+
+def test_places_that_are_kept_are_bounded(monkeypatch):
+    """Every record of the journal has them: poison that would leave too many behind a silent partition waits."""
+    monkeypatch.setattr(batching, "MOST_PLACES", 3)
+    good = inputs(2, 12)
+    mixed = [value for X in good[1] for value in (X, b"poison", b"poison")]
+    calm, world = World([good[0] * 3, mixed]), World([[], mixed])
+    serve(world, plan(), PACE)
+    assert len(world.stream("dead-letters")) == 6
+    assert JournalRecord.from_bytes(world.stream("journal")[-1]).ahead == ((1, 1, 2), (1, 4, 5), (1, 7, 8))
+    world.input[0] += good[0] * 3
+    last, _ = serve(world, plan(), PACE)
+
+    wanted, _ = serve(calm, plan(), PACE)
+    assert last.progress.state.digest() == wanted.progress.state.digest()
+    assert len({DeadLetter.from_bytes(value).record.position for value in world.stream("dead-letters")}) == 24
+    assert len(world.stream("dead-letters")) == 24
 
 
 def test_while_nobody_reads_no_partition_is_silent():

@@ -43,7 +43,7 @@ from stream_ocpdl.stream.items import (
     refused_bytes,
 )
 from stream_ocpdl.stream.lanes import Lanes
-from stream_ocpdl.stream.messages import Mould, Position, Record, Tensor
+from stream_ocpdl.stream.messages import Mould, Position, Record, Run, Tensor
 from stream_ocpdl.stream.refusals import merged
 
 PLENTY = 8_000_000
@@ -58,6 +58,9 @@ MOST_REFUSED = 100
 
 REFUSED_WAIT = 1.0
 """Seconds after which they do not either: their dead letters say what is wrong, perhaps why no minibatch comes."""
+
+MOST_PLACES = 1000
+"""So many runs of places, at most: each record of the journal has them all. What would leave more waits its turn."""
 
 LOOKED = 0.25
 """So many seconds a look counts at most where a partition is said to be silent: while nobody reads, none is."""
@@ -144,6 +147,7 @@ class Batcher:
             self._line.appendleft(item)
             self._count(item, 1)
         elif self._in_turn:
+            self._held[item.position.partition] += OVERHEAD if item.empty else 0
             self._lanes.put(item)
             self._count_behind(item, 1)
         else:
@@ -193,7 +197,8 @@ class Batcher:
     @property
     def _silent(self) -> bool:
         """Whether lanes are still for so long that what is refused in them does not wait any more."""
-        return self._behind > 0 and self._still >= REFUSED_WAIT
+        still = self._behind > 0 and self._still >= REFUSED_WAIT
+        return still and len(self._lanes.places) < MOST_PLACES
 
     def refuse(self, wrong: Mapping[Position, Exception]) -> None:
         """Take tensors out of the line, each for an error; their places stay."""
@@ -264,6 +269,7 @@ class Batcher:
             self._still = 0.0
             if isinstance(found, Item):
                 self._count_behind(found, -1)
+                self._held[found.position.partition] -= OVERHEAD if found.empty else 0
                 self._join(found)
             else:
                 self._join(self._opened(found))
@@ -368,18 +374,24 @@ class Batcher:
 
     def _let_go_behind(self) -> list[Refusal]:
         refused: list[Refusal] = []
+        room, last = MOST_PLACES - len(self._lanes.places), Position(-1, -1)
 
         def gone(item: Item) -> Item:
-            if item.tensor is not None or not item.refused:
+            nonlocal room, last
+            partition, offset = item.position
+            new = last != (partition, offset - 1)
+            if item.tensor is not None or not item.refused or room < new:
                 return item
+            room, last = room - new, item.position
             refused.extend(item.refused)
             self._hold(item, -1)
+            self._count_behind(item, -1)
+            self._held[partition] += OVERHEAD
             left = done_with(item)
             self._hold(left, 1)
             return left
 
         self._lanes.exchange(gone)
-        self._behind = 0
         return refused
 
     def _rebuild(self, line: list[Item]) -> None:
@@ -397,14 +409,16 @@ class Batcher:
             for partition, _, last in places_of(item) if not item.late else ():
                 if last >= reached.get(partition, 0):
                     reached[partition] = last + 1
-        waiting: list[Item] = []
+        ahead: list[Run] = []
+        learned: list[Run] = []
         if self._places:
-            waiting = [*(item for item in self._line if item.empty), *self._lanes.places()]
-            self._places = bool(waiting)
-        ahead = tuple(run for item in waiting for run in places_of(item))
-        learned = tuple(run for item in waiting for run in item.learned)
+            waiting = [item for item in self._line if item.empty]
+            ahead = [*(run for item in waiting for run in places_of(item)), *self._lanes.places]
+            learned = [*(run for item in waiting for run in item.learned), *self._lanes.learned]
+            self._places = bool(ahead)
         history = merged(item.history for item in taken)
-        return Cut(Rows.of(rows), tuple(refused), reached, ahead, self._next_turn(), history, learned=learned)
+        cut = Cut(Rows.of(rows), tuple(refused), reached, tuple(ahead), self._next_turn(), history)
+        return replace(cut, learned=tuple(learned)) if learned else cut
 
     def _next_turn(self) -> int:
         """The partition whose record comes next: where a Batcher that continues from here begins."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, zip_longest
 from typing import Any
 
-from stream_ocpdl.stream.items import Item, joined
-from stream_ocpdl.stream.messages import Record
+from stream_ocpdl.stream.items import Item, places_of
+from stream_ocpdl.stream.messages import Record, Run
 
 
 class Lanes:
@@ -24,22 +24,39 @@ class Lanes:
         self._turn = turn
         self._items = 0
         """How many that wait are no plain records."""
+        self._kept: dict[int, deque[Run]] = {p: deque() for p in partitions}
+        """For each partition the places in its lane; those of neighbours are one."""
+        self._learned: dict[int, deque[Run]] = {p: deque() for p in partitions}
+        """Which of them are of records that were learned."""
 
     def __bool__(self) -> bool:
         return any(self._lanes)
 
-    def places(self) -> Iterator[Item]:
-        """The items that only keep their places; neighbours in a lane are one."""
-        for lane in self._lanes:
-            kept: Item | None = None
-            for waits in lane:
-                if isinstance(waits, Item) and waits.empty:
-                    kept = waits if kept is None else joined(kept, waits)
-                elif kept is not None:
-                    yield kept
-                    kept = None
-            if kept is not None:
-                yield kept
+    @property
+    def places(self) -> list[Run]:
+        """Where items are that only keep their places; neighbours in a lane are one run."""
+        return [run for runs in self._kept.values() for run in runs]
+
+    @property
+    def learned(self) -> list[Run]:
+        """Which of them are of records that were learned."""
+        return [run for runs in self._learned.values() for run in runs]
+
+    def _keep(self, item: Item, joins: bool) -> None:
+        """Note the place of an item; `joins` it the one before it."""
+        partition = item.position.partition
+        kept, ((_, low, high), *_) = self._kept[partition], places_of(item)
+        kept.append((partition, kept.pop()[1] if joins else low, high))
+        self._learned[partition].extend(item.learned)
+
+    def _leave(self, item: Item) -> None:
+        """Forget the place of an item, which is the first of its lane."""
+        partition, last = item.position.partition, places_of(item)[-1][2]
+        for runs in (self._kept[partition], self._learned[partition]):
+            while runs and runs[0][1] <= last:
+                _, _, high = runs.popleft()
+                if high > last:
+                    runs.appendleft((partition, last + 1, high))
 
     def in_turn(self) -> Iterator[Item | Record]:
         """What waits, one from each lane in turn; a lane that ends is passed over."""
@@ -48,15 +65,23 @@ class Lanes:
 
     def exchange(self, change: Callable[[Item], Item]) -> None:
         """Put other items in the places of those that wait."""
-        for lane in self._lanes:
+        for partition, lane in self._by_partition.items():
             changed = [change(waits) if isinstance(waits, Item) else waits for waits in lane]
             lane.clear()
-            lane.extend(changed)
+            self._kept[partition].clear()
+            self._learned[partition].clear()
+            for waits in changed:
+                self._append(lane, waits)
 
     def put(self, item: Item) -> None:
         """Let an item wait."""
         self._items += 1
-        self._by_partition[item.position.partition].append(item)
+        self._append(self._by_partition[item.position.partition], item)
+
+    def _append(self, lane: deque[Item | Record], waits: Item | Record) -> None:
+        if isinstance(waits, Item) and waits.empty:
+            self._keep(waits, joins=bool(lane) and isinstance(lane[-1], Item) and lane[-1].empty)
+        lane.append(waits)
 
     def extend(self, records: Sequence[Record]) -> None:
         """Let plain tensors wait."""
@@ -88,7 +113,10 @@ class Lanes:
     def pop(self) -> Item | Record:
         """What comes next, taken."""
         found = self._lanes[self._turn].popleft()
-        self._items -= isinstance(found, Item)
+        if isinstance(found, Item):
+            self._items -= 1
+            if found.empty:
+                self._leave(found)
         self._turn = (self._turn + 1) % len(self._lanes)
         return found
 
