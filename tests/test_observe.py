@@ -355,7 +355,7 @@ def test_ready_names_a_topic_that_is_missing(asked, model):  # noqa: F811
 
 @pytest.mark.parametrize("looking", [False, True])
 def test_watching_costs_little(looking):
-    """A few percent of a step of the pipeline at most, here one whose learning takes a tenth of a millisecond; also while
+    """A few percent of a step of the pipeline, here one whose learning takes a tenth of a millisecond; also while
     somebody looks. Where learning is fast it is more of it: 1.2 to 2.5 were seen where a step takes 200 µs.
     """
     rarely = {"digest_every": 10**6, "snapshot_every": 10**6}  # what is done now and then costs what it may
