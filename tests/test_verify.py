@@ -9,7 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from stream_ocpdl.cli import main
+from stream_ocpdl.evidence import links_of_the_end
 from stream_ocpdl.stream.kafka import Connection, topic_names
+from stream_ocpdl.stream.messages import JournalRecord
 from stream_ocpdl.verification import CRASH_POINTS, Feed, Trial, verify
 from tests.test_kafka import eventually
 
@@ -43,6 +45,16 @@ def test_a_broken_promise_is_told(broker, monkeypatch):
     assert failures == [
         f"{model}: it does not hold that positions are the journal's" for model in ("disturbed", "calm")
     ]
+
+
+def test_what_is_only_refused_after_the_last_step_changes_no_state():
+    """A life that has nothing more to learn writes no checkpoint, though it let poison go: the one before is good."""
+    records = [
+        JournalRecord(event, f"before {event} {k}", t=k) for k, event in enumerate(("step", "refusal", "refusal"))
+    ]
+
+    assert links_of_the_end("end", records) == {"end", "before refusal 1", "before refusal 2"}
+    assert links_of_the_end("end", records[:1]) == {"end"}
 
 
 def test_a_feed_that_is_stopped_writes_no_more():
